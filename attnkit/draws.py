@@ -94,7 +94,7 @@ def make_keys(example: Tensor, *words: int) -> Tensor:
         >>> torch.equal(make_keys(examples, 42, 0), make_keys(examples, 42, 1))
         False
     """
-    key = _mix(example.long() * ROW)
+    key = _mix(_product(example.long(), ROW))
     for word in words:
         key = _mix(key + _signed((word * 0x9E3779B97F4A7C15 + 1) % 2**64))
     return key
@@ -127,12 +127,12 @@ def name_sites(model: nn.Module) -> None:
 
 def bases(keys: Tensor, site: int, rows: Tensor) -> Tensor:
     """Return what all words of a row have in common, int64 [B, ...]; see `words`."""
-    return _mix(keys + site).view(-1, *[1] * rows.ndim) + rows * ROW
+    return _mix(keys + site).view(-1, *[1] * rows.ndim) + _product(rows, ROW)
 
 
 def words(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
     """Return `count` random 64-bit words per row, int64 [B, ..., W], from word `first` on; `rows` [...] are the row numbers."""
-    return _mix(bases(keys, site, rows)[..., None] + torch.arange(first, first + count, device=keys.device) * WORD)
+    return _mix(bases(keys, site, rows)[..., None] + _product(torch.arange(first, first + count, device=keys.device), WORD))
 
 
 def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
@@ -148,8 +148,7 @@ def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0)
         drawn = words(keys, site, rows, -(-(skipped + count) // FIELDS), first=before).view(torch.int16)
         return drawn[..., skipped : skipped + count]
     column = torch.arange(first, first + count, device=keys.device)  # compilers can fuse shifts, but cannot view words as int16
-    # inductor would constant-fold rows * ROW without wrapping around, unless the rows are an opaque tensor
-    word = _mix(bases(keys, site, rows & -1)[..., None] + (column >> 2) * WORD)
+    word = _mix(bases(keys, site, rows)[..., None] + (column >> 2) * WORD)
     return (word << (48 - 16 * (column & 3))) >> 48
 
 
@@ -163,6 +162,19 @@ def uniform(keys: Tensor, site: int, count: int) -> Tensor:
     """
     drawn = words(keys, site, torch.zeros((), dtype=torch.int64, device=keys.device), count)
     return (drawn >> 11).bitwise_and(2**53 - 1).double() * 2.0**-53
+
+
+def _product(index: Tensor, factor: int) -> Tensor:
+    """Return `index * factor`, modulo 2^64.
+
+    In compiled code, an `arange` becomes the variable of a C++ loop. Overflow of its products is undefined there, so the compiler concludes
+    that the loop ends before, and drops its end: it wrote past its tensors. So products have less than 64 bits, and `& -1` keeps inductor
+    from making one factor the step of a 32-bit counter.
+    """
+    if not torch.compiler.is_compiling():
+        return index * factor
+    index, low, high = index & -1, factor % 2**32, (factor >> 32) % 2**32
+    return index * low + ((index * high).bitwise_and(2**32 - 1) << 32)
 
 
 def _mix(word: Tensor) -> Tensor:

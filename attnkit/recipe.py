@@ -72,6 +72,9 @@ class _Loader(yaml.SafeLoader):
             raise _error("a string contains NUL or a lone surrogate", node.start_mark)
         if node.tag != _PLAIN[-3] and len(node.value) > MAX_DIGITS:
             raise _error(f"a {node.tag.rpartition(':')[2]} of more than {MAX_DIGITS} characters", node.start_mark)
+        if node.tag != _PLAIN[-3] and re.fullmatch(r"[-+]?0[0-7_]+|.+:.*", node.value):  # to YAML 1.1, other numbers than they seem
+            value = self.construct_object(node)
+            raise _error(f"{node.value} would be read as {value}: write {value}, or '{node.value}' for the text", node.start_mark)
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:

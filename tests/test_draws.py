@@ -139,3 +139,22 @@ def test_compiled_dropout_drops_the_same_elements() -> None:
         draws.begin(draws.make_keys(torch.arange(6), epoch))
         assert torch.equal(compiled(x), module(x) * 2)
         assert 0 < float((module(x) == 0).float().mean()) < 0.6
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside torch
+def test_compiled_numbers_are_those_of_eager_code_when_keys_and_rows_are_counted_in_it() -> None:
+    def drawn(x: torch.Tensor) -> torch.Tensor:
+        return draws.fields(draws.make_keys(torch.arange(8)), 3, torch.arange(128), 256) + x
+
+    torch._dynamo.reset()
+    x = torch.zeros(8, 128, 256, dtype=torch.int64)
+    assert torch.equal(torch.compile(drawn)(x), drawn(x))  # the compiled loops wrote past their tensors, which killed the process
+
+
+def test_products_for_compilers_equal_those_of_eager_code(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = torch.randint(-(2**63), 2**63 - 1, (1000,))
+    products = [draws._product(index, factor) for factor in (draws.ROW, draws.WORD)]
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for factor, product in zip((draws.ROW, draws.WORD), products, strict=True):
+        assert torch.equal(draws._product(index, factor), product)

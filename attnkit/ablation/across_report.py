@@ -11,6 +11,7 @@ from attnkit.ablation.across_noise import noise_table_across, resampled, robust_
 from attnkit.ablation.answers import packed_cells
 from attnkit.ablation.canvas import COLOURS, Figure, Line, legend_height, lines, look
 from attnkit.ablation.certificate import sentences_across
+from attnkit.ablation.machine_time import machine_time
 from attnkit.ablation.report import ENVIRONMENT, UNFINISHED, markdown_table, write_files
 from attnkit.ablation.statistics import performance_profile, profile_band
 
@@ -78,7 +79,8 @@ def methods_across(across: Across) -> str:
         f"{', whose own noise is included, to first order' if across.estimates_unit else ''}. "
         f"{''.join(text for applies, text in of_questions if applies)}"
         f"{sources_sentence(across)}"
-        f"Adjusted p-values are below {study.alpha:g} where a difference is shown."
+        f"Adjusted p-values are below {study.alpha:g} where a difference is shown. "
+        f"Machine time of all cells: {machine_time(*(results for _, results in across.results))}."
     )
 
 

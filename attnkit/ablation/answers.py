@@ -1,12 +1,13 @@
 """The answers to a study: the results and provenance of its runs, read from their folders or from the file that comes with a report.
 
-That file, `runs.jsonl.gz`, has a JSON line for the study, its question and its plan, followed by one for each run. For a study of several
-tasks and sizes, it has a line for the whole study, followed by the lines of each cell.
+That file, `runs.jsonl.gz`, has a JSON line for the study, its question and its plan, followed by one for each run. If the study was tuned,
+the same follows for its trials, without curves and measurements by example. For a study of several tasks and sizes, it has a line for the
+whole study, followed by the lines of each cell.
 """
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -17,6 +18,7 @@ from attnkit.ablation.cells import cells
 from attnkit.ablation.plan import Plan, StoredPlan
 from attnkit.ablation.question import FORMAT, check_seeds, read_question
 from attnkit.ablation.spec import StudySpec
+from attnkit.ablation.tuning import Ended, check_tuned, stored_trials, trials_behind
 from attnkit.ablation.validity import Acceptances, Accepted, acceptances
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes, read_gzip, short_path
 from attnkit.registry import ConfigurationError, nearest
@@ -26,6 +28,7 @@ from attnkit.worker.records import read
 
 RUNS = "runs.jsonl.gz"
 SUFFIXES = (".jsonl", ".jsonl.gz")
+LONG = ("curve", "lengths", "examples", "example_set", "starts")  # measurements of trials that no report shows, left out for their size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +47,29 @@ class Answers:
     runs: Mapping[str, Answer]  # the runs by their keys
     asked: Mapping[str, Any]  # the question as recorded before the first run; empty if it was not recorded
     accepted: tuple[Accepted, ...]  # differences in code, packages, data or processor that were accepted, so that the runs count
+    trials: "tuple[Plan, Answers] | None" = None  # those of the trials by which the study was tuned; None if it was not, or they are lost
 
 
 def answers_of(plan: Plan) -> Answers:
-    """Return the answers in the folders of a plan's runs."""
+    """Return the answers in the folders of a plan's runs, and of the trials by which it was tuned."""
     runs = {run.key: answer_in(plan.run_folder(run.key)) for run in plan.runs}
-    return Answers(runs=runs, asked=read_question(plan.study_folder) or {}, accepted=acceptances(plan.study_folder))
+    asked = read_question(plan.study_folder) or {}
+    return Answers(runs=runs, asked=asked, accepted=acceptances(plan.study_folder), trials=_trials_of(plan) if plan.tuned else None)
+
+
+def _trials_of(plan: Plan) -> tuple[Plan, Answers] | None:
+    if (trials := plan.trials or stored_trials(plan)) is None:
+        return None
+    answers = answers_of(trials)
+    try:
+        check_tuned(plan, trials, _ended(answers))
+    except ConfigurationError:  # they were removed, or made again since
+        return None
+    return trials, answers
+
+
+def _ended(answers: Answers) -> Ended:
+    return {key: (answer.status["status"], answer.result.get("metrics", {})) for key, answer in answers.runs.items()}
 
 
 def answer_in(folder: Path) -> Answer:
@@ -83,20 +103,28 @@ def _compressed(lines: list[dict[str, Any]]) -> bytes:
 
 
 def _short(section: dict[str, Any]) -> dict[str, Any]:
+    section = {key: value for key, value in section.items() if key != "compare" or value}  # older files lack it
     return section if section["recipe"] is None else section | {"recipe": short_path(section["recipe"])}
 
 
 def _lines(plan: Plan, answers: Answers) -> list[dict[str, Any]]:
+    trials = [] if answers.trials is None else _block(*answers.trials, without=LONG)
+    head, *runs = _block(plan, answers)
+    study = {"format": FORMAT, "study": _short(asdict(plan.study))}
+    return [study | ({"trials": len(trials)} if trials else {}) | head, *runs, *trials]
+
+
+def _block(plan: Plan, answers: Answers, *, without: Collection[str] = ()) -> list[dict[str, Any]]:
     kept = plan.stored()
     for inspection in kept["inspections"].values():
         inspection["sources"] = {}  # paths on this machine
     accepted = asdict(Acceptances(accepted=answers.accepted))
-    head = {"format": FORMAT, "study": _short(asdict(plan.study)), "plan": kept, "asked": dict(answers.asked), "accepted": accepted}
-    lines = [head]
+    lines: list[dict[str, Any]] = [{"format": FORMAT, "plan": kept, "asked": dict(answers.asked), "accepted": accepted}]
     for key, answer in answers.runs.items():
         provenance = None if answer.provenance is None else asdict(answer.provenance)
         status = answer.status if answer.status["status"] in FINAL else {"status": "pending"}
-        lines.append({"key": key, "status": status, "result": answer.result, "provenance": provenance})
+        result = {name: value for name, value in answer.result.items() if name not in without}
+        lines.append({"key": key, "status": status, "result": result, "provenance": provenance})
     return lines
 
 
@@ -161,7 +189,20 @@ def _head(lines: list[bytes]) -> Mapping[str, Any]:
 
 def _answered(lines: list[bytes], folder: Path) -> tuple[Plan, Answers]:
     head = _head(lines)
-    study = read(StudySpec, head["study"], where="study")
+    study, count = read(StudySpec, head["study"], where="study"), head.get("trials", 0)
+    if type(count) is not int or not 0 <= count < len(lines):
+        raise ConfigurationError("lines of tuning trials are missing")
+    own = len(lines) - count
+    plan, answers = _read_block(lines[:own], study, folder)
+    if not count:
+        return plan, answers
+    trials, tried = _read_block(lines[own:], trials_behind(plan)[0], folder)
+    check_tuned(plan, trials, _ended(tried))
+    return plan, replace(answers, trials=(trials, tried))
+
+
+def _read_block(lines: list[bytes], study: StudySpec, folder: Path) -> tuple[Plan, Answers]:
+    head = _head(lines)
     kept = read(StoredPlan, head["plan"], where="plan")
     accepted = read(Acceptances, head["accepted"], where="accepted").accepted
     if len(lines) - 1 != len(kept.runs):

@@ -36,12 +36,31 @@ def family(study: StudySpec, plan: StoredPlan) -> dict[str, Contrast]:
 
 
 def declared(study: StudySpec, plan: StoredPlan) -> list[Contrast]:
-    """Return the declared contrasts of a study, even if both sides have the same runs."""
-    return contrasts(plan.variants, study.factors, study.effects or default_effects(study.design, study.factors))
+    """Return the contrasts of a study's design and of `compare`, even if both sides have the same runs.
+
+    Raises:
+        ConfigurationError: A contrast is invalid or declared twice; see `contrasts`.
+    """
+    left_out = inestimable(study, plan)
+    defaults = [effect for effect in default_effects(study.design, study.factors) if effect not in left_out]
+    found = contrasts(plan.variants, study.factors, study.effects or defaults)
+    for a, b in study.compare:
+        name = f"{a} vs {b}"
+        pair = Contrast(name=name, reference=study.pairs[name][1], weights={a: 1.0, b: -1.0})
+        if same := [c for c in found if c.name == name or c.weights in (pair.weights, {a: -1.0, b: 1.0})]:
+            raise ConfigurationError(f"compare: {a!r} and {b!r} are compared already, by the contrast {same[0].name!r}: remove the pair")
+        found.append(pair)
+    return found
+
+
+def inestimable(study: StudySpec, plan: StoredPlan) -> list[str]:
+    """Return the default effects of a study's design that cannot be estimated, since the variants they compare are left out."""
+    defaults = () if study.effects else default_effects(study.design, study.factors)
+    return [effect for effect in defaults if not _contrasts_of(effect, plan.variants, study.factors)]
 
 
 def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: Sequence[str]) -> list[Contrast]:
-    """Return the contrasts of a study: the declared effects or, if there are none, each variant against its reference.
+    """Return the contrasts of a design: the declared effects or, if there are none, each variant against its reference.
 
     An effect is written in terms of factor names:
 
@@ -66,18 +85,21 @@ def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: S
     """
     if not effects:
         return [Contrast(name=v.name, reference=v.reference, weights={v.name: 1.0, v.reference: -1.0}) for v in variants if v.reference]
-    levels = {f.name: f.labels for f in factors}
-    names = {v.choices: v.name for v in variants}
     found = []
     for effect in effects:
-        first, word, second = parsed(effect, levels)
-        these = _interactions(names, levels, first, second) if word == "x" else _differences(names, levels, first, second)
-        if not these:
+        if not (these := _contrasts_of(effect, variants, factors)):
             raise ConfigurationError(f"effects: {effect!r} cannot be estimated: the variants it compares are left out")
         found += these
     if twice := [name for name, count in Counter(c.name for c in found).items() if count > 1]:
         raise ConfigurationError(f"effects: two contrasts would be named {twice[0]!r}: list each effect once, or give levels other labels")
     return found
+
+
+def _contrasts_of(effect: str, variants: Sequence[Variant], factors: Sequence[Factor]) -> list[Contrast]:
+    levels = {f.name: f.labels for f in factors}
+    names = {v.choices: v.name for v in variants}
+    first, word, second = parsed(effect, levels)
+    return _interactions(names, levels, first, second) if word == "x" else _differences(names, levels, first, second)
 
 
 def _differences(names: Mapping[Choices, str], levels: Levels, factor: str, at: str) -> list[Contrast]:

@@ -173,7 +173,7 @@ def read_factor(name: str, given: Any) -> Factor:
     if not isinstance(levels, list | Mapping) or not levels:
         raise ConfigurationError(f"factor {name!r} needs levels: a list of values, or a mapping from labels to values")
     named = levels.items() if isinstance(levels, Mapping) else [(None, value) for value in levels]
-    read = tuple(_level(name, value, title if title is None else str(title)) for title, value in named)
+    read = tuple(_level(name, value, title if title is None else name_of(title)) for title, value in named)
     if twice := [v.label for i, v in enumerate(read) if v.label in [w.label for w in read[:i]]]:
         raise ConfigurationError(f"factor {name!r} has the level {twice[0]!r} twice")
     short = name.rpartition(".")[2]
@@ -188,6 +188,13 @@ def read_factor(name: str, given: Any) -> Factor:
     if baseline.label in [v.label for v in read]:
         raise ConfigurationError(f"factor {name!r} lists its baseline {baseline.label!r} among its levels: remove it from them")
     return Factor(name=short, baseline=baseline, levels=read)
+
+
+def name_of(key: Any) -> str:
+    """Return a key of a study file as a name; raise if the file may write it in another way, as `1e-3` for 0.001."""
+    if not isinstance(key, str | int):
+        raise ConfigurationError(f"{key!r} cannot be a name as it is; put the name in quotation marks, as in '1e-3'")
+    return str(key)
 
 
 def _level(name: str, value: Any, title: str | None = None) -> Level:

@@ -96,6 +96,8 @@ def run_plan(
     plan.refuse_other()  # before trials are run
     while (trials := plan.trials) is not None and not plan.tuned:
         say(f"tuning {plan.study.tune}: {counted(len(trials.runs), 'trial')}")
+        with explaining_full_disk(plan.folder):
+            plan.lock_tuning()
         run_plan(trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
         plan = make_plan(plan.study, plan.folder)
         if not plan.tuned and plan.trials is not None and len(plan.trials.runs) == len(trials.runs):

@@ -39,7 +39,8 @@ def forest(results: Results) -> Figure:
     room = 0.2 * (max(known) - min(known))
     ends = min(known) - room, max(known) + room  # where unbounded intervals are cut off
     references = [c.reference if c.kind == "difference" else SUM for c in shown]
-    labels = [f"{wrapped(c.variant)}\n{wrapped(f'vs {reference}')}" for c, reference in zip(shown, references, strict=True)][::-1]
+    sides = [(results.study.side(c.variant), f"vs {reference}") for c, reference in zip(shown, references, strict=True)]
+    labels = [f"{wrapped(one)}\n{wrapped(other)}" for one, other in reversed(sides)]
     with canvas("forest", height=1.0 + _row_height(labels) * len(shown)) as (axes, svg):
         axes.axvline(0, color="#444444", lw=0.8)
         for i, c in enumerate(reversed(shown)):

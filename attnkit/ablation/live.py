@@ -76,8 +76,9 @@ def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
                 open_.pop(c.variant, None)
             else:
                 against = f" against {c.reference}" if c.kind == "difference" else ""
-                open_[c.variant] = f"{c.variant}{against}: {ended} of {len(runs)} runs of the look at {len(seeds)} seeds" + (
-                    f", {failed} failed" if failed else ""
+                open_[c.variant] = (
+                    f"{results.study.side(c.variant)}{against}: {ended} of {len(runs)} runs of the look at {len(seeds)} seeds"
+                    + (f", {failed} failed" if failed else "")
                 )
     return list(settled.values()), list(open_.values())
 

@@ -33,6 +33,9 @@ def methods(results: Results) -> str:
             " Main effects and interactions are averaged over the levels of all other factors, seed by seed; where combinations are "
             "missing, over the levels with which all compared variants exist."
         )
+    if study.compare:
+        pairs = sum(name in results.contrasts for name in study.pairs)
+        text += f" They include {counted(pairs, 'comparison')} of two variants that the study declares in addition to its design."
     if study.decide is not None:
         text += (
             f" Looks at {', '.join(map(str, study.decide.at))} seeds were planned before the first run; their levels "

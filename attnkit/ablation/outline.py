@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from attnkit.ablation.contrasts import family
+from attnkit.ablation.contrasts import family, inestimable
 from attnkit.ablation.engine import edges
 from attnkit.ablation.estimate import Estimate, Timing
 from attnkit.ablation.looks import forecast, looks
@@ -33,13 +33,13 @@ def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
         lines.append(f"  {variant.name}: {parameters}{gap}{flops}{adjusted}{_time(times.timings.get(variant.name))}")
         lines += [f"      also: {effect}" for effect in planned.side_effects[variant.name]]
     lines += [f"  left out: {variant.name}: {reason}" for variant, reason in planned.left_out]
+    lines += [f"  cannot be estimated, as variants are left out: {effect}" for effect in inestimable(study, planned)]
     lines += [f"note: {limit}" for limit in planned.limits]
     if study.budget:
         lines.append(_budget(planned))
     if planned.trials is not None and study.tune is not None:
         each = f"{counted(study.tune.count, 'value')} x {counted(study.tune.seeds, 'seed')} for each variant"
-        total = len(planned.variants) * study.tune.count * study.tune.seeds if study.tune.search else len(planned.trials.runs)
-        lines.append(f"First, {total} runs tune {study.tune}: {each}.")
+        lines.append(f"First, {counted(len(planned.trials.runs) + _unproposed(planned), 'run')} tune {study.tune}: {each}.")
         lines += [f"  {name}: {written(found.chosen)}" for name, found in planned.tuned.items()]
         lines += edges(planned)
     return [*lines, *_power(planned), *stale_lines(planned), *_times(planned, times, jobs=jobs)]
@@ -61,16 +61,28 @@ def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
         near, logged = nearest(metric, times.logged), ", ".join(sorted(times.logged))
         lines.append(f"note: no validation of the probe logged the metric {metric!r}.{near} Logged: {logged}.")
     todo = [r for r in planned.all_runs if state_of(planned, r)["status"] in ("pending", "interrupted", "damaged", "stale")]
-    if not todo or times.mean is None:
+    later = [] if planned.trials is None or planned.tuned else list(planned.runs)  # after tuning
+    count = len(todo) + len(later) + (more := _unproposed(planned))
+    if not count or times.mean is None:
         return lines
     known = {name: timing.seconds for name, timing in times.timings.items()}
-    seconds = sum(known.get(r.variants[0], times.mean) for r in todo)
+    seconds = sum(known.get(r.variants[0], times.mean) for r in (*todo, *later)) + more * times.mean
+    trials = f" ({counted(count - len(later), 'trial')} of tuning, then {counted(len(later), 'run')} of the results)" if later else ""
     basis = ", ".join(f"{count} from {what}" for what, count in Counter(timing.basis for timing in times.timings.values()).items())
     at_once = f"{jobs} at a time, if they fit on the machine" if jobs > 1 else "one after another (--jobs N: N at a time)"
     return [
         *lines,
-        f"{counted(len(todo), 'run')} to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times by variant: {basis}.",
+        f"{counted(count, 'run')} to do{trials}: about {clock(seconds / min(jobs, count))}, {at_once}. Times by variant: {basis}.",
     ]
+
+
+def _unproposed(planned: Plan) -> int:
+    """Return the number of trials that a search will add, at most; their values depend on earlier trials."""
+    tune, trials = planned.study.tune, planned.trials
+    if tune is None or trials is None or planned.tuned or not tune.search:
+        return 0
+    compositions = {planned.compositions[v.name] for v in planned.variants}
+    return len(compositions) * tune.count * tune.seeds - len(trials.runs)
 
 
 def _power(planned: Plan) -> list[str]:

@@ -2,6 +2,7 @@
 
 runs/ablations/runs/<key>/    a run; studies share them
 runs/ablations/<study>/       study.json, plan.json, report.*
+runs/ablations/<study>.tuning/    study.json, plan.json, tune.json
 """
 
 from collections.abc import Mapping
@@ -11,11 +12,12 @@ from typing import Any
 
 from attnkit.ablation.design import Variant, differences
 from attnkit.ablation.question import FORMAT, RESOLVED, question_of, read_question, refuse_change, refuse_unpaid
-from attnkit.ablation.spec import StudySpec
+from attnkit.ablation.spec import REPLACED, StudySpec
 from attnkit.registry import ConfigurationError
-from attnkit.worker.answers import Inspection
-from attnkit.worker.folder import FINISHED, key_of, read_record, status_of, stored, write_json
+from attnkit.worker.answers import Inspection, Underway
+from attnkit.worker.folder import FINAL, FINISHED, UNDERWAY, key_of, read_json, read_record, result_of, status_of, stored, write_json
 
+TUNE = "tune.json"  # the section `tune` of a study, in the folder of its trials
 SHOWN = 6  # maximum number of settings named in a message
 
 
@@ -146,30 +148,77 @@ class Plan(StoredPlan):
 
     def lock(self) -> None:
         """Record the question before there are answers; raises as `refuse_other` does."""
+        if self.trials is not None and not (self.trials.study_folder / "plan.json").exists():  # those of another study were reused
+            self.lock_tuning()
         if not self.refuse_other():
             before = sum(status_of(self.run_folder(run.key))["status"] in FINISHED for run in self.runs)
             recorded = {"seeds_at_start": list(self.study.seeds), "runs_before": before, "recipe": Path(self.study.recipe).name}
             write_json(self.study_folder / "study.json", self._question() | {"format": FORMAT} | recorded)
         write_json(self.study_folder / "plan.json", self.stored())
 
+    def lock_tuning(self) -> None:
+        """Record the question of the trials, and how they tune, before the first of them; raises as `refuse_other` does."""
+        assert self.trials is not None
+        self._refuse_other_tuning(self.trials)
+        write_json(self.trials.study_folder / TUNE, question_of(self.study)["tune"])
+        self.trials.lock()
+
     def refuse_other(self) -> bool:
         """Return whether there are results under this name. Additional seeds do not change the question, but must be paid for.
 
         Until tuning has chosen values, the plan's complete recipes are those of the trials, so they are compared with the trials' question.
+        A question may change as long as none of its runs has given an answer, as when its metric was misspelt.
 
         Raises:
-            ConfigurationError: The results under this name are for another question, or the study has seeds that were not paid for.
+            ConfigurationError: The results or trials under this name are for another question, or the study has seeds that were not paid
+                for.
         """
+        is_known = self._refuse_other_results()
+        if self.trials is not None and not (is_known and self.tuned):
+            self._refuse_other_tuning(self.trials)
+        return is_known
+
+    def _refuse_other_results(self) -> bool:
         if (asked := read_question(self.study_folder)) is None:
             return False
         question, before = self._question(), asked.get(RESOLVED) or {}
-        untuned = self.trials if not self.tuned else None
-        recipes = self._changed_recipes(before, question[RESOLVED]) if untuned is None else ""
-        refuse_change(self.study_folder, asked, question | ({} if untuned is None else {RESOLVED: asked.get(RESOLVED)}), recipes=recipes)
-        if untuned is not None:
-            untuned.refuse_other()
+        is_tuned = self.trials is None or bool(self.tuned)
+        recipes = self._changed_recipes(before, question[RESOLVED]) if is_tuned else ""
+        try:
+            refuse_change(self.study_folder, asked, question | ({} if is_tuned else {RESOLVED: asked.get(RESOLVED)}), recipes=recipes)
+        except ConfigurationError:
+            if self._has_answers(asked):
+                raise
+            return False
         refuse_unpaid(self.study, asked)
         return True
+
+    def _refuse_other_tuning(self, trials: "Plan") -> None:
+        """Raise a `ConfigurationError` if trials under this name tuned in another way; their own question lacks their number."""
+        asked, tune = read_question(trials.study_folder), question_of(self.study)["tune"]
+        before = read_json(trials.study_folder / TUNE)
+        if asked is not None and isinstance(before, dict) and before != tune and trials._has_answers(asked):
+            changed = [f"tune.{key}" for key in {**before, **tune} if before.get(key) != tune.get(key)]
+            raise ConfigurationError(
+                f"{trials.study_folder} has trials of another tuning: {', '.join(changed)} changed since. Tuning in another way once "
+                "trials are known would tune by chance: give the study another name (equal trials are reused), or undo the change"
+            )
+        trials.refuse_other()
+
+    def _has_answers(self, asked: Mapping[str, Any]) -> bool:
+        """Return False only if runs of a recorded question have ended, and none has shown its metric or diverged."""
+        earlier, metric = stored(StoredPlan, self.study_folder / "plan.json"), str(asked.get("metric"))
+        ended = 0
+        for run in () if earlier is None else earlier.runs:
+            folder = self.run_folder(run.key)
+            status, underway = status_of(folder)["status"], stored(Underway, folder / UNDERWAY)
+            shown = [result_of(folder).get("metrics", {}) if status in FINAL else {}, *(underway.curve if underway else ())]
+            if status == "diverged" or any({metric, metric.replace("test/", "val/")} & one.keys() for one in shown):
+                return True
+            if any((self.folder / REPLACED).glob(f"{run.key}-*")):  # a stale run
+                return True
+            ended += status in FINAL
+        return not ended
 
     def _question(self) -> dict[str, Any]:
         named = {v.name for v in self.study.expanded()}  # not the trials that a search adds, which depend on answers

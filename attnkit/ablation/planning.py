@@ -7,11 +7,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from attnkit.ablation.contrasts import declared
 from attnkit.ablation.design import Variant, differences, refuse_shown, settings
 from attnkit.ablation.inspection import inspect
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import SEED_KINDS, StudySpec
-from attnkit.ablation.tuning import best_of, outcomes, proposed, trials_of
+from attnkit.ablation.tuning import best_of, check_tunable, ended_in_folders, outcomes, proposed, trials_of
 from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of
@@ -29,6 +30,7 @@ def make_plan(study: StudySpec, folder: Path) -> Plan:
         raise ConfigurationError(f"the study {study.name!r} has nothing to compare: {'; '.join(reasons)}")
     if study.tune is None:
         return plan
+    check_tunable(study, plan.variants)
     points = {v.name: study.tune.first for v in plan.variants}
     while True:
         tuning, tried = trials_of(study, plan.variants, points)
@@ -36,7 +38,7 @@ def make_plan(study: StudySpec, folder: Path) -> Plan:
         if trials.left_out:
             raise ConfigurationError(f"tune: {trials.left_out[0][0].name} cannot be built: {trials.left_out[0][1]}")
         _refuse_grown(plan.variants[0], trials, points[plan.variants[0].name])
-        found = outcomes(plan.variants, trials, points)
+        found = outcomes(plan.variants, trials, points, ended_in_folders(trials))
         if not found or len(points[plan.variants[0].name]) >= study.tune.count:
             break
         points = {name: [*points[name], proposed(study.tune.search, one, better=tuning.better)] for name, one in found.items()}
@@ -83,7 +85,9 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
     kept = tuple(v for v in chosen if inspections[v.name].error is None)
     if orphans := [v for v in kept if v.reference is not None and v.reference not in {k.name for k in kept}]:
         raise ConfigurationError(f"{orphans[0].name!r} is compared with {orphans[0].reference!r}, which is left out")
-    return Plan(
+    if unmade := [(v.name, reason) for v, reason in left_out if v.name in {name for pair in study.compare for name in pair}]:
+        raise ConfigurationError(f"compare: the variant {unmade[0][0]!r} is left out, because: {unmade[0][1]}; remove its pairs")
+    plan = Plan(
         study=study,
         folder=folder,
         variants=kept,
@@ -92,6 +96,8 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
         runs=_runs(study, kept, inspections),
         side_effects={v.name: side_effects(v, kept, inspections, matched=study.match.adjust if study.match else None) for v in kept},
     )
+    declared(study, plan)  # raises if a contrast is invalid
+    return plan
 
 
 def _refuse_lost(study: StudySpec, variants: Sequence[Variant]) -> None:

@@ -30,7 +30,7 @@ def published(results: Results) -> PublishedTable | None:
         return None
     theirs = {variant: next(iter(row.items())) for variant, row in study.published.rows.items()}
     summary = {row["variant"]: row for row in results.summary().to_dict("records")}
-    for c in results.comparisons:
+    for c in sorted(results.comparisons, key=lambda c: c.variant not in study.pairs):  # a variant's own reference counts, if it has one
         weights = results.contrasts[c.variant].weights
         reference, *_, variant = sorted(weights, key=weights.__getitem__)
         if sorted(weights.values()) == [-1.0, 1.0] and reference in theirs:

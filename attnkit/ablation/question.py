@@ -21,7 +21,7 @@ RESOLVED = "variants_resolved"
 """The key of a question under which the hash of each variant's complete recipe is stored."""
 
 FORMAT = 4
-"""The format of `study.json` and of files of runs; must be increased with every change to their keys."""
+"""The format of `study.json` and of files of runs; must be increased with every change to their keys, except for optional ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,8 @@ def question_of(study: StudySpec) -> dict[str, Any]:
     question: dict[str, Any] = json.loads(json.dumps({key: value for key, value in asdict(study).items() if key not in NO_QUESTION}))
     if question["tune"] and question["tune"]["better"] is None:
         del question["tune"]["better"]  # questions recorded before this key existed lack it
+    if not question["compare"]:
+        del question["compare"]  # as above
     return question
 
 

@@ -11,21 +11,26 @@ from attnkit.ablation import escape
 from attnkit.ablation.answers import RUNS, packed
 from attnkit.ablation.canvas import Figure
 from attnkit.ablation.certificate import certificate
+from attnkit.ablation.contrasts import inestimable
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import figures
+from attnkit.ablation.lengths import lengths_means, lengths_table
+from attnkit.ablation.machine_time import machine_time
+from attnkit.ablation.measurements import Measurements
 from attnkit.ablation.methods import methods
 from attnkit.ablation.noise import noise_table
 from attnkit.ablation.published import published
 from attnkit.ablation.results import INTERACTION, Results, word
 from attnkit.ablation.tables import (
     PRINTED,
-    TUNING,
     Table,
     costs_table,
     effects_table,
+    effects_title,
     file_of,
     legend,
     runs_table,
+    tuning_means,
     tuning_table,
     variants_table,
 )
@@ -67,12 +72,15 @@ def _again(results: Results) -> str:
 
 
 def made_by(results: Results) -> list[str]:
-    """Return lines on the processors and packages that the runs were made with, and on the changes that were accepted."""
-    lines = [f"{counted(count, 'run')}: {environment}" for environment, count in results.environments()]
-    lines += [f"not all runs were made alike: {line}" for line in results.mixtures()]
-    for one in results.accepted():
-        what = sorted({change for changes in one.runs.values() for change in changes})
-        lines.append(f"{counted(len(one.runs), 'run')} accepted because: {one.reason}. Changes: {'; '.join(what)}")
+    """Return lines on the machine time of the runs and of tuning, their processors and packages, and the changes that were accepted."""
+    lines = [f"machine time: {machine_time(results)}"]
+    trials = [] if results.answers.trials is None else [(Measurements(*results.answers.trials), "tuning trial")]
+    for made, noun in [(results, "run"), *trials]:
+        lines += [f"{counted(count, noun)}: {environment}" for environment, count in made.environments()]
+        lines += [f"not all {noun}s were made alike: {line}" for line in made.mixtures()]
+        for one in made.accepted():
+            what = sorted({change for changes in one.runs.values() for change in changes})
+            lines.append(f"{counted(len(one.runs), noun)} accepted because: {one.reason}. Changes: {'; '.join(what)}")
     return lines
 
 
@@ -94,9 +102,11 @@ def markdown(results: Results) -> str:
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(escape.markdown_item(s) for s in results.sentences()), ""]
     lines += ["## Results", "", markdown_table(variants_table(results)), legend(results), ""]
     if (effects := effects_table(results)).rows:
-        lines += ["## Effects", "", markdown_table(effects), ""]
+        lines += [f"## {effects_title(results)}", "", markdown_table(effects), ""]
     if (noise := noise_table(results)).rows:
         lines += ["## Noise of test examples and tuning", "", NOISE, "", markdown_table(noise), ""]
+    if (slopes := lengths_table(results)).rows:
+        lines += [f"## By length of the {results.study.lengths}", "", lengths_means(results), "", markdown_table(slopes), ""]
     if path := path_lines(results):
         lines += ["## Looks", "", *(escape.markdown_item(line) for line in path), ""]
     for figure in figures(results):
@@ -113,7 +123,7 @@ def markdown(results: Results) -> str:
     if results.plan.limits:
         lines += [f"{LIMITS}:", "", *(escape.markdown_item(limit) for limit in results.plan.limits), ""]
     if results.plan.tuned:
-        lines += ["## Tuning", "", TUNING, "", markdown_table(tuning_table(results)), ""]
+        lines += ["## Tuning", "", tuning_means(results), "", markdown_table(tuning_table(results)), ""]
     lines += ["## Certificate", "", *(escape.markdown_item(line) for line in certificate(results).sentences()), ""]
     lines += ["## Methods", "", escape.markdown(methods(results)), "", "## Provenance", ""]
     lines += [escape.markdown_item(line) for line in made_by(results)]
@@ -140,7 +150,9 @@ def omissions(results: Results) -> list[str]:
         + (f" ({status['kind']}: {status['message']})" if "message" in status else "")
         for run, status in results.failures()
     ]
-    return [*failed, *(f"{v.name} was left out: {reason}" for v, reason in results.plan.left_out)] or ["none"]
+    left_out = [f"{v.name} was left out: {reason}" for v, reason in results.plan.left_out]
+    left_out += [f"{effect} cannot be estimated, as variants are left out" for effect in inestimable(results.study, results.plan)]
+    return [*failed, *left_out] or ["none"]
 
 
 def latex(results: Results, columns: Sequence[str] = PRINTED) -> str:
@@ -163,8 +175,11 @@ def page(results: Results) -> str:
         main=variants_table(results),
         costs=costs_table(results),
         effects=effects_table(results),
+        effects_title=effects_title(results),
         noise=noise_table(results),
         noise_means=NOISE,
+        slopes=lengths_table(results),
+        slopes_mean=lengths_means(results),
         tuning=tuning_table(results),
         runs=runs_table(results),
         figures=figures(results),
@@ -181,7 +196,7 @@ def page(results: Results) -> str:
         side_effects=_side_effects(results),
         limits=results.plan.limits,
         limits_title=LIMITS,
-        tuning_means=TUNING,
+        tuning_means=tuning_means(results),
         made_by=made_by(results),
         methods=methods(results),
     )

@@ -75,14 +75,12 @@ class Results(Measurements):
         open_ = list(self.contrasts.values())
         for look in plan:
             seeds = self.study.seeds[: look.seeds]
-            measured = [self._measured(c, seeds) for c in open_]
             needed = [self.plan.key_by_variant[name, seed] for c in open_ for name in c.weights for seed in seeds]
             finished = all(self.status[key]["status"] in FINISHED for key in needed)
             if steps and not (open_ and finished):
                 break
-            judged = judge(measured, better=self.study.better, alpha=self.study.alpha, family=len(self.contrasts), spent=look.alpha)
+            judged = self._judged(open_, seeds, family=len(self.contrasts), spent=look.alpha)
             ended = {c.name: len(self._ended(c, seeds)) for c in open_}
-            judged = [c if ended[c.variant] == len(seeds) else _withheld(c, ended[c.variant], len(seeds)) for c in judged]
             least = 1 - self.study.decide.power if self.study.decide else 0.0
             undecided = [c for c in judged if c.verdict == "inconclusive"]
             due = [c for c in undecided if look is not plan[-1] and ended[c.variant] == len(seeds)]
@@ -124,10 +122,18 @@ class Results(Measurements):
         pairs = {v.name: {v.name: 1.0, v.reference: -1.0} for v in self.plan.variants}
         return {c.variant: c for c in self.comparisons if self.contrasts[c.variant].weights == pairs.get(c.variant)}
 
-    def compared(self, pairs: Iterable[tuple[str, str]]) -> list[Comparison]:
-        """Return the comparisons of variants with references, as a separate family."""
-        weights = [Contrast(name=a, reference=b, weights={a: 1.0, b: -1.0}) for a, b in pairs]
-        return judge([self._measured(c, self.study.seeds) for c in weights], better=self.study.better, alpha=self.study.alpha)
+    def compared(self, variant: str, reference: str) -> Comparison:
+        """Return the comparison of any two variants, as a family of its own, over the seeds with which the study needs both."""
+        c = Contrast(name=variant, reference=reference, weights={variant: 1.0, reference: -1.0})
+        keys, needed = self.plan.key_by_variant, {run.key for run in self.runs}
+        seeds = [seed for seed in self.study.seeds if {keys[name, seed] for name in c.weights} <= needed]
+        return self._judged([c], seeds or self.study.seeds)[0]
+
+    def _judged(self, contrasts: Sequence[Contrast], seeds: Sequence[int], **level: Any) -> list[Comparison]:
+        """Return the verdicts on contrasts over these seeds, each withheld until all its runs have ended; `level` as in `judge`."""
+        found = judge([self._measured(c, seeds) for c in contrasts], better=self.study.better, alpha=self.study.alpha, **level)
+        ended = [len(self._ended(c, seeds)) for c in contrasts]
+        return [c if n == len(seeds) else _withheld(c, n, len(seeds)) for c, n in zip(found, ended, strict=True)]
 
     def _measured(self, c: Contrast, seeds: Sequence[int]) -> Comparison:
         """Return the comparison over the seeds whose runs have ended; if none have, over all, so that it says what is missing."""
@@ -196,7 +202,9 @@ class Results(Measurements):
     def sentences(self) -> list[str]:
         """Return the verdicts in words."""
         same = [
-            f"{c.name} {f'is the same composition as {c.reference}' if c.kind == 'difference' else 'has the same runs on both sides'}"
+            f"{self.study.side(c.name)} is the same composition as {c.reference}"
+            if c.kind == "difference"
+            else f"{c.name} has the same runs on both sides"
             for c in self.void
         ]
         keys, first = self.plan.key_by_variant, dict[frozenset[tuple[str, float]], str]()
@@ -271,7 +279,7 @@ def sentence(c: Comparison, study: StudySpec) -> str:
     number = f"{study.quantity} {c.mean:+.3g} " if c.mean is not None else ""
     words = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}
     said = f" {words[c.verdict]} {c.reference}" if c.kind == "difference" else f", {word(c)}"
-    text = f"{c.variant}{said}: {number}({interval}{p}{c.pairs} pairs)"
+    text = f"{study.side(c.variant)}{said}: {number}({interval}{p}{c.pairs} pairs)"
     return text if c.verdict in ("better", "worse") and not any(c.diverged) else f"{text}; {c.reason}"
 
 

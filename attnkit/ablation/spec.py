@@ -50,6 +50,7 @@ class StudySpec:
             precision.
         effects: The effects that a full factorial design estimates; see `attnkit.ablation.contrasts.contrasts`. Empty: all main effects and
             two-factor interactions.
+        compare: Pairs of variants, by name, to compare in addition; they join the family of the design's own contrasts.
         decide: How seeds are added until every effect is decided; None: `seeds` are fixed.
         exclude: Combinations to leave out: levels by factor, and the reason.
         set: Overrides of the recipe in all variants, by dotted key.
@@ -87,6 +88,7 @@ class StudySpec:
     alpha: float = 0.05
     resolution: float | None = None
     effects: tuple[str, ...] = ()
+    compare: tuple[tuple[str, str], ...] = ()
     decide: Decide | None = None
     exclude: tuple[tuple[Mapping[str, str], str], ...] = ()
     set: Mapping[str, Any] = field(default_factory=dict)
@@ -120,6 +122,8 @@ class StudySpec:
             raise ConfigurationError(f"effects: only the design full_factorial has effects, but the design is {self.design}")
         for effect in self.effects:
             parsed(effect, {f.name: () for f in self.factors})
+        if itself := [a for a, b in self.compare if a == b]:
+            raise ConfigurationError(f"compare: {itself[0]!r} cannot be compared with itself")
         if self.resolution is not None and self.resolution <= 0:
             raise ConfigurationError(f"resolution must be above 0, but is {self.resolution}")
         if len(set(self.seeds)) != len(self.seeds):
@@ -228,6 +232,16 @@ class StudySpec:
         return read(cls, content_of(content, file=file, known=known), where=str(file), examples=EXAMPLES)
 
     @property
+    def pairs(self) -> dict[str, tuple[str, str]]:
+        """The sides of each pair of `compare` in words, by the name of its contrast; an effect may have the name of a variant."""
+        words = "the variant " if self.design == "full_factorial" else ""
+        return {f"{a} vs {b}": (f"{words}{a}", f"{words}{b}") for a, b in self.compare}
+
+    def side(self, contrast: str) -> str:
+        """Return the side of a contrast that is compared with its reference; only for `compare` it is not the contrast's name."""
+        return self.pairs.get(contrast, (contrast,))[0]
+
+    @property
     def metric_name(self) -> str:
         """The name of the metric, without its split: `loss` of `val/loss`."""
         return _name(self.metric)
@@ -261,7 +275,11 @@ class StudySpec:
             raise ConfigurationError(f"factors: two variants would be named {twice[0]!r}: give their levels other labels")
         if unknown := [name for name in (self.published.rows if self.published else ()) if name not in names]:
             raise ConfigurationError(f"published: no variant {unknown[0]!r}.{nearest(unknown[0], names)} Variants: {'; '.join(names)}.")
-        return [replace(v, excluded=next((why for levels, why in self.exclude if levels.items() <= {*v.choices}), None)) for v in variants]
+        found = [replace(v, excluded=next((why for levels, why in self.exclude if levels.items() <= {*v.choices}), None)) for v in variants]
+        for name in (name for pair in self.compare for name in pair):
+            if name not in names:
+                raise ConfigurationError(f"compare: no variant {name!r}.{nearest(name, names)} Variants: {'; '.join(names)}.")
+        return found
 
 
 def _name(metric: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnkit.ablation.design import Variant, check_keys, label, read_factor
+from attnkit.ablation.design import Variant, check_keys, label, name_of, read_factor
 from attnkit.recipe import STUDIES, find_recipe, recipe_folder
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.budget import Budget
@@ -97,7 +97,7 @@ def _listed(given: Any) -> tuple[Variant, ...]:
         raise ConfigurationError("variants: 'baseline' is the recipe itself; give the variant another name")
     for overrides in given.values():
         check_keys(*overrides)
-    return tuple(Variant(name=str(name), overrides=dict(o), reference="baseline") for name, o in given.items())
+    return tuple(Variant(name=name_of(name), overrides=dict(o), reference="baseline") for name, o in given.items())
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {

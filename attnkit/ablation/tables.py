@@ -12,6 +12,7 @@ from attnkit.ablation.results import Results, p_text, relative, relative_text, w
 from attnkit.ablation.statistics import Comparison
 from attnkit.ablation.tuning import written
 from attnkit.registry import ConfigurationError, nearest
+from attnkit.wording import counted
 
 Row = tuple[bool, tuple[str, ...]]  # whether a difference is shown, and the cells
 
@@ -113,27 +114,37 @@ def costs_table(results: Results) -> Table:
 
 
 SUM = "the sum of the two effects"  # what an interaction is compared with
-EFFECTS = ("effect of", "compared with", "difference [interval]", "p (adjusted)", "verdict", "effect", "P(better)")
+EFFECTS = ("compared with", "difference [interval]", "p (adjusted)", "verdict", "effect", "P(better)")
 
 
 def effects_table(results: Results) -> Table:
-    """Return a row for each main effect, simple effect and interaction of a full factorial design; no rows for other designs."""
+    """Return a row for each contrast of a full factorial design; for other designs, for each pair of `compare`."""
+    factorial, rows = results.study.design == "full_factorial", list[Row]()
     if len(results.by_variant) == len(results.family):
-        return Table(EFFECTS, [])
-    rows: list[Row] = []
-    for c in results.family:
+        return Table((), rows)
+    for c in (c for c in results.family if factorial or c.variant in results.study.pairs):
         signed = c.kind == "difference"
         compared, wins = (c.reference, or_dash(c.wins, "{:.0%}")) if signed else (SUM, "-")
-        cells = (c.variant, compared, difference_text(c), p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
+        named = results.study.side(c.variant)
+        cells = (named, compared, difference_text(c), p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
         rows.append((signed and c.verdict in ("better", "worse"), cells))
-    return Table(EFFECTS, rows, (0, 2, 4))
+    return Table(("effect of" if factorial else "variant", *EFFECTS), rows, (0, 2, 4))
 
 
-TUNING = (
-    "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values. "
-    "The file of all runs has no trials."
-)
+def effects_title(results: Results) -> str:
+    """Return the title of `effects_table`."""
+    return "Effects" if results.study.design == "full_factorial" else "Further comparisons"
+
+
 WIDE = 6  # maximum number of values with a column each
+
+
+def tuning_means(results: Results) -> str:
+    """Return the meaning of the table of tuning, and from what it can be recomputed."""
+    text = "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values."
+    if results.answers.trials is None:
+        return f"{text} The file of all runs has no trials."
+    return f"{text} All can be recomputed from the {counted(len(results.answers.trials[0].runs), 'trial')} in the file of all runs."
 
 
 def tuning_table(results: Results) -> Table:

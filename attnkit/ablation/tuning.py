@@ -10,13 +10,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from attnkit.ablation.design import Variant, refuse_shown, settings
-from attnkit.ablation.plan import Plan, Tuned
+from attnkit.ablation.plan import Plan, Tuned, stored_plan
 from attnkit.ablation.sections import EVEN, Range
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.study_file import MAX_SEEDS
 from attnkit.ablation.validity import state_of
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import FINISHED, result_of
+from attnkit.worker.folder import FINISHED, key_of, result_of
 
 FIRST_SEED = 1_000_000  # the first tuning seed; the seeds of results are smaller
 
@@ -27,11 +27,12 @@ Outcomes = Sequence[tuple[Point, float | None]]
 """Points, each with the mean of the metric over the tuning seeds; None if a run diverged."""
 
 
-def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str, Sequence[Point]]) -> tuple[StudySpec, list[Variant]]:
-    """Return the study of the trials and its variants so far: each variant of the original study with each of its points.
+Ended = Mapping[str, tuple[str, Mapping[str, float | None]]]
+"""The status of each trial's run and, if it is finished, its metrics, by the key of the run."""
 
-    The question of the study of trials consists of the points that do not depend on results.
-    """
+
+def check_tunable(study: StudySpec, variants: Sequence[Variant]) -> None:
+    """Raise a `ConfigurationError` if what the study tunes cannot be tuned in all variants, or a package for it is missing."""
     tune = study.tune
     assert tune is not None
     if fixed := [(key, v.name) for v in variants for key in tune.keys if key in v.overrides]:
@@ -43,6 +44,15 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
         )
     if tune.search and tune.count > EVEN and find_spec("optuna") is None:
         raise ConfigurationError(f"tune: a search of more than {EVEN} trials needs the package 'optuna': pip install 'attnkit[tune]'")
+
+
+def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str, Sequence[Point]]) -> tuple[StudySpec, list[Variant]]:
+    """Return the study of the trials and its variants so far: each variant of the original study with each of its points.
+
+    The question of the study of trials consists of the points that do not depend on results.
+    """
+    tune = study.tune
+    assert tune is not None
 
     def tried(some: Mapping[str, Sequence[Point]]) -> list[Variant]:
         pairs = [Variant(name=_name(v.name, p), overrides={**v.overrides, **p}) for v in variants for p in some[v.name]]
@@ -60,6 +70,7 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
         variants=tuple(tried(dict.fromkeys(points, tune.first))),
         factors=(),
         effects=(),
+        compare=(),
         decide=None,
         exclude=(),
         seeds=seeds,
@@ -71,23 +82,28 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
     return tuning, tried(points)
 
 
-def outcomes(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Sequence[Point]]) -> dict[str, Outcomes]:
+def ended_in_folders(trials: Plan) -> Ended:
+    """Return how the runs of trials have ended, from their folders; a stale run counts as not ended."""
+    states = {run.key: state_of(trials, run)["status"] for run in trials.runs}
+    return {
+        key: (state, result_of(trials.run_folder(key)).get("metrics", {}) if state in FINISHED else {}) for key, state in states.items()
+    }
+
+
+def outcomes(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Sequence[Point]], ended: Ended) -> dict[str, Outcomes]:
     """Return the outcomes of each variant's trials; empty unless every trial has one."""
-    keys, runs = trials.key_by_variant, {run.key: run for run in trials.runs}
+    names, keys, metric = {key_of(v.overrides): v.name for v in trials.variants}, trials.key_by_variant, trials.study.metric
     found: dict[str, Outcomes] = {}
     for variant in variants:
         means: list[tuple[Point, float | None]] = []
         for point in points[variant.name]:
-            chosen = [runs[keys[_name(variant.name, point), seed]] for seed in trials.study.seeds]
-            states = [state_of(trials, run)["status"] for run in chosen]
-            if not {*states} <= {*FINISHED}:
-                return {}
-            logged = [result_of(trials.run_folder(run.key)).get("metrics", {}) for run in chosen]
-            if any(trials.study.metric not in one for one, state in zip(logged, states, strict=True) if state == "ok"):
-                return {}  # running the trials says so
-            metrics = [one.get(trials.study.metric) for one in logged]
-            lost = "diverged" in states or None in metrics
-            means.append((point, None if lost else sum(metrics) / len(metrics)))
+            name = names[key_of({**variant.overrides, **point})]
+            runs = [ended[keys[name, seed]] for seed in trials.study.seeds]
+            if any(state not in FINISHED or (state == "ok" and metric not in logged) for state, logged in runs):
+                return {}  # running the trials says which metrics are logged
+            values = [None if state == "diverged" else logged.get(metric) for state, logged in runs]
+            known = [value for value in values if value is not None]
+            means.append((point, None if len(known) < len(values) else sum(known) / len(known)))
         found[variant.name] = means
     return found
 
@@ -126,6 +142,40 @@ def best_of(found: Outcomes, *, better: str) -> Tuned:
     numbers = {key: values for key, values in columns.items() if all(type(value) in (int, float) for value in values)}
     edges = tuple(key for key, values in numbers.items() if best[key] in (min(values), max(values)))
     return Tuned(chosen=best, means=tuple(found), edges=tuple(best) if nothing else edges)
+
+
+def stored_trials(plan: Plan) -> Plan | None:
+    """Return the plan of the trials by which a stored plan was tuned, from its file; None if there is none."""
+    return stored_plan(trials_behind(plan)[0], plan.folder)
+
+
+def trials_behind(plan: Plan) -> tuple[StudySpec, list[Variant], dict[str, Sequence[Point]]]:
+    """Return the study of the trials by which a plan was tuned, the variants that were tuned, and the points of each."""
+    if plan.study.tune is None or plan.tuned.keys() != {v.name for v in plan.variants}:
+        raise ConfigurationError("its variants are not those that were tuned")
+    points: dict[str, Sequence[Point]] = {name: [dict(point) for point, _ in found.means] for name, found in plan.tuned.items()}
+    untuned = [v for v in plan.study.expanded() if v.name in points]
+    return trials_of(plan.study, untuned, points)[0], untuned, points
+
+
+def check_tuned(plan: Plan, trials: Plan, ended: Ended) -> None:
+    """Raise a `ConfigurationError` unless the values, the means and the choices of a tuned plan are those of these trials."""
+    tune, (study, untuned, points) = plan.study.tune, trials_behind(plan)
+    assert tune is not None
+    for name, tried in points.items():
+        if len(tried) != tune.count or key_of(tried[: len(tune.first)]) != key_of(tune.first):
+            raise ConfigurationError(f"the values tried for {name} are not those of its question")
+    expected = {key_of({**v.overrides, **point}) for v in untuned for point in points[v.name]}
+    if {key_of(v.overrides) for v in trials.variants} != expected:
+        raise ConfigurationError("its trials are not those of the values tried")
+    found = outcomes(untuned, trials, points, ended)
+    overrides = {v.name: v.overrides for v in plan.variants}
+    for variant in untuned:
+        name, stated = variant.name, plan.tuned[variant.name]
+        if not found or best_of(found[name], better=study.better) != stated:
+            raise ConfigurationError(f"the runs of its trials do not give the means and the choice that it states for {name}")
+        if key_of(overrides[name]) != key_of({**variant.overrides, **stated.chosen}):
+            raise ConfigurationError(f"the results of {name} are not those with the values that tuning chose")
 
 
 def written(values: Mapping[str, Any]) -> str:

@@ -41,7 +41,8 @@ def changed(plan: Plan, run: Run) -> list[str]:
     """Return sentences on changes in the provenance of a run; empty if there are none, or they were accepted."""
     current = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
     found = changes(stored(Provenance, plan.run_folder(run.key) / PROVENANCE), current=current)
-    return [] if tuple(found) in [one.runs.get(run.key) for one in acceptances(plan.study_folder)] else found
+    folders = [plan.study_folder, *([plan.trials.study_folder] if plan.trials is not None else [])]
+    return [] if tuple(found) in [one.runs.get(run.key) for folder in folders for one in acceptances(folder)] else found
 
 
 def state_of(plan: Plan, run: Run) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -55,8 +56,14 @@ def run(options: Options) -> int:
     engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
     planned = _accepting(options)
     progress = Progress()
-    with shown(progress) as say:
-        planned = run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
+    try:
+        with shown(progress) as say:
+            planned = run_plan(
+                planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress
+            )
+    except KeyboardInterrupt:
+        print("attnkit: stopped; the same command continues the unfinished runs", file=sys.stderr)
+        raise
     return _report(planned, answers_of(planned))
 
 
@@ -123,7 +130,7 @@ def compare(options: Options) -> None:
     if options.a == options.b:
         raise ConfigurationError(f"both variants are {options.a!r}: name two different ones")
     _say_edited(options, planned)
-    [judged] = Results(planned, answers).compared([(_variant(planned, options.a), _variant(planned, options.b))])
+    judged = Results(planned, answers).compared(_variant(planned, options.a), _variant(planned, options.b))
     print(sentence(judged, planned.study))
     print("This comparison is not in the study's family, and not corrected for having been chosen afterwards.")
 
@@ -141,7 +148,8 @@ def diff(options: Options) -> None:
 def reproduce(options: Options) -> int:
     """Repeat one run from scratch, and compare the result with the stored one, if any."""
     planned, answers = _answered(options)
-    chosen = _find(planned, options.what)
+    trials, tried = answers.trials or (planned.trials, None)
+    chosen = _find(replace(planned, trials=trials), options.what)
     again = (planned.folder / "reproduced" / chosen.key).absolute()
     shutil.rmtree(again, ignore_errors=True)
     write_json(again / "job.json", chosen.job)
@@ -149,7 +157,8 @@ def reproduce(options: Options) -> int:
     if code := job.carry_out():
         message = status_of(again).get("message", f"exit status {code}")
         raise ConfigurationError(f"the run failed: {message}. See {again / 'stderr.txt'}")
-    new, old = result_of(again), answers.runs.get(chosen.key) or answer_in(planned.run_folder(chosen.key))
+    known = {**answers.runs, **(tried.runs if tried else {})}
+    new, old = result_of(again), known.get(chosen.key) or answer_in(planned.run_folder(chosen.key))
     if not old.result:
         print(*(f"{name}: {value}" for name, value in new["metrics"].items()), sep="\n")
         print(f"There is no result of this run in {planned.folder} to compare with.")

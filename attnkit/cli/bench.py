@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -9,18 +10,23 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnkit.cli.bench_models import timed_model
 from attnkit.cli.suggesting import SuggestingParser
 from attnkit.device import best_device
 from attnkit.drawing import draw_lines
-from attnkit.models import compose
+from attnkit.models import DecoderModel
+from attnkit.position import Position
+from attnkit.profile import bench as timing
 from attnkit.profile.bench import WORKS, Plan, Row, measure
 from attnkit.profile.ceilings import measure_machine
+from attnkit.profile.contestants import Kind, common_kind
 from attnkit.profile.peers import PEERS, peer
-from attnkit.recipe import merged, read_layers, read_yaml
-from attnkit.registry import ConfigurationError, embeddings, require_at_least, tasks
+from attnkit.registry import ConfigurationError, require_at_least
+from attnkit.task import Task
 from attnkit.train.output import output
 
-MODEL_KEYS = ("stack", "embedding", "tie", "head", "multi_token", "init")  # task options that are arguments of `attnkit.compose`
+LENGTHS = (128, 512)
+VOCABULARY, CLASSES = 8192, 2
 
 
 def bench(arguments: list[str]) -> None:
@@ -34,13 +40,17 @@ def bench(arguments: list[str]) -> None:
     )
     models = parser.add_argument_group("models")
     models.add_argument("--work", nargs="+", choices=WORKS, default=[*WORKS], help="what to time (default: all)")
-    models.add_argument("--lengths", type=int, nargs="+", default=[128, 512], metavar="T", help="tokens per row (default: 128 512)")
+    lengths = "tokens, or frames of sound, per row (default: 128 512, or the most that all positions hold)"
+    models.add_argument("--lengths", type=int, nargs="+", metavar="T", help=lengths)
     models.add_argument("--batch", type=int, default=8, metavar="B", help="rows (default: 8)")
-    models.add_argument("--vocab", type=int, default=8192, metavar="V", help="vocabulary size (default: 8192)")
+    models.add_argument("--vocab", type=int, metavar="V", help=f"vocabulary size, also of recipes (default: {VOCABULARY})")
+    models.add_argument("--classes", type=int, metavar="C", help=f"number of classes of recipes (default: {CLASSES})")
+    shape = "channels, height and width of the images of recipes (default: those of the data), or features of a frame (default: 40)"
+    models.add_argument("--shape", type=int, nargs="+", metavar="N", help=shape)
     models.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16 is autocast (default: fp32)")
     models.add_argument("--compile", action="store_true", help="compile the models that step and forward call")
     models.add_argument("--rounds", type=int, default=9, metavar="N", help="number of times each implementation is timed (default: 9)")
-    others = "also other implementations of a decoder, with the first model's sizes and dropout"
+    others = "also other implementations of a decoder or an encoder-decoder, with the first model's sizes and dropout"
     models.add_argument("--peers", nargs="+", choices=[*PEERS], default=[], help=others)
     models.add_argument("--svg", metavar="FILE", help="also draw the tokens per second over the lengths")
     machine = parser.add_argument_group("the machine's rates")
@@ -52,35 +62,54 @@ def bench(arguments: list[str]) -> None:
         parser.error(f"--{found[0]} is for {'the rates of the machine: name no recipe' if chosen.subjects else 'models: name a recipe'}")
     if chosen.compile and not {"step", "forward"} & set(chosen.work):
         parser.error(f"--compile has no effect on {' and '.join(chosen.work)}: remove it, or time step or forward")
+    chosen.command = shlex.join(["attnkit", "bench", *arguments])
     (_models if chosen.subjects else _machine)(chosen)
 
 
 def _models(chosen: argparse.Namespace) -> None:
-    if min(chosen.batch, chosen.rounds, *chosen.lengths) < 1 or chosen.vocab < 4:
-        raise ConfigurationError("--batch, --rounds and --lengths must be at least 1, and --vocab at least 4")
+    vocab, classes = chosen.vocab or VOCABULARY, chosen.classes or CLASSES
+    lowest = {"batch": 1, "rounds": 1, "lengths": 1, "shape": 1, "classes": 2, "vocab": 6}
+    for name, least in lowest.items():
+        given = getattr(chosen, name)
+        if given is not None and min(given if isinstance(given, list) else [given]) < least:
+            raise ConfigurationError(f"--{name} must be at least {least}")
     device = best_device()
     models: dict[str, nn.Module] = {}
     for subject in chosen.subjects:
         if subject in models:
             raise ConfigurationError(f"{subject} is given twice")
         torch.manual_seed(0)
-        models[subject] = _model(subject, chosen.vocab).to(device)
+        models[subject] = timed_model(subject, vocab=vocab, classes=classes, shape=chosen.shape).to(device)
+    kind = common_kind(models)
+    has_recipe = any(isinstance(model, Task) for model in models.values())
+    read = {
+        "lengths": kind.has_tokens, "vocab": kind.has_tokens, "svg": kind.has_tokens, "shape": has_recipe and kind.shape is not None,
+        "classes": has_recipe and kind.targets.startswith("class"), "peers": kind == Kind(is_pair=kind.is_pair),
+    }  # fmt: skip
+    if unread := [name for name, is_read in read.items() if getattr(chosen, name) and not is_read]:
+        raise ConfigurationError(f"--{unread[0]} does not apply to {next(iter(models))}, which maps {kind}: remove it")
+    lengths = _lengths(chosen, models)
     first: Any = next(iter(models.values()))
+    first = first.model if isinstance(first, Task) else first
     for name in chosen.peers:
-        models[name] = peer(name, first.spec, max_length=max(chosen.lengths) + 64).to(device)
+        models[name] = peer(name, first.spec, max_length=max(lengths) + 64).to(device)
     plan = Plan(
-        works=chosen.work, lengths=chosen.lengths, batch=chosen.batch, vocab_size=chosen.vocab, precision=chosen.precision,
+        works=chosen.work, lengths=lengths, batch=chosen.batch, vocab_size=vocab, precision=chosen.precision,
         is_compiled=chosen.compile, rounds=chosen.rounds,
     )  # fmt: skip
     ceiling, rows = measure(models, plan, device)
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    settings = f"{chosen.precision}, batch {chosen.batch}, vocabulary {chosen.vocab}, {chosen.rounds} rounds"
+    settings = f"{chosen.precision}, batch {chosen.batch}, {f'vocabulary {vocab}, ' if kind.has_tokens else ''}{chosen.rounds} rounds"
     settings += ", step and forward compiled" if chosen.compile else ""
-    print(f"{where}; torch {torch.__version__}; {settings}; matrix products at {ceiling:.3g} TFLOP/s\n")
+    print(f"{where}; torch {torch.__version__}; {settings}; matrix products at {ceiling:.3g} TFLOP/s; {kind}\n")
     print(_table(rows))
+    for name in models:
+        if absent := [work for work in chosen.work if not any((row.work, row.name) == (work, name) for row in rows)]:
+            print(f"not timed, because the model cannot do it: {' and '.join(absent)} of {name}")
     if chosen.json is not None:
-        found = {"device": where, "torch": torch.__version__, "tflops": ceiling, "compiled": chosen.compile, "batch": chosen.batch,
-                 "vocab": chosen.vocab, "precision": chosen.precision, "rounds": chosen.rounds,
+        found = {"command": chosen.command, "device": where, "torch": torch.__version__, "tflops": ceiling,
+                 "compiled": chosen.compile, "batch": chosen.batch, "vocab": vocab if kind.has_tokens else None,
+                 "precision": chosen.precision, "rounds": chosen.rounds, "task": str(kind),
                  "rows": [asdict(row) for row in rows]}  # fmt: skip
         with output(chosen.json) as file:
             file.write(json.dumps(found, indent=2) + "\n")
@@ -90,50 +119,35 @@ def _models(chosen: argparse.Namespace) -> None:
             file.write(draw_lines(speeds, x="length", y=chosen.work, lines="model", log="xy", title="tokens per second"))
 
 
-def _model(subject: str, vocab: int) -> nn.Module:
-    """Return the model of a recipe or of a spec, with random weights."""
-    if subject.lstrip().startswith("{"):
-        found: Any = read_yaml(subject, where="bench")
-    else:
-        found = _composition(subject)
-    if not isinstance(found, Mapping) or "stack" not in found:
-        raise ConfigurationError(f"{subject} names no stack to build")
-    stack = found["stack"]
-    name = stack["name"] if isinstance(stack, Mapping) else stack
-    sizes = {"src_vocab_size": vocab, "tgt_vocab_size": vocab} if "encoder_decoder" in name else {"vocab_size": vocab}
-    if other := [key for key in sizes if found.get(key, vocab) != vocab]:
-        raise ConfigurationError(f"{subject} has {other[0]}, but --vocab {vocab} is the vocabulary of all models: make the two agree")
-    if found.get("num_classes") is not None:
-        raise ConfigurationError(f"{subject} has num_classes, but bench times models with logits for each token: remove it")
-    return compose(**{**sizes, **found})  # type: ignore[no-any-return]
-
-
-def _composition(recipe: str) -> dict[str, Any]:
-    """Return the arguments of `attnkit.compose` for the model of a recipe, with the defaults of its task."""
-    task = tasks.resolve(merged(read_layers([recipe])).get("model", {}))
-    reads_tokens = task.get("src_embedding") is None and (
-        "embedding" not in task or embeddings.get(task["embedding"].name).reads == "tokens"
-    )
-    if "stack" in task and not ("tie" in task and reads_tokens):
-        raise ConfigurationError(
-            f"{recipe} trains a model that does not predict tokens from tokens ({task.name}), which bench cannot time; to time its stack "
-            f"alone, write it as a spec"
-        )
-    return {key: value for key, value in task.plain().items() if key in MODEL_KEYS and value is not None}
+def _lengths(chosen: argparse.Namespace, models: Mapping[str, nn.Module]) -> list[int]:
+    """Return the lengths to time; raise if positions end before one of them, or before the tokens that are decoded after it."""
+    parts = [(name, part) for name, model in models.items() for part in model.modules()]
+    ends = {part.max_length: name for name, part in parts if isinstance(part, Position) and part.max_length is not None}
+    given = chosen.lengths or LENGTHS
+    if not ends or not common_kind(models).has_tokens:
+        return list(given)
+    most, decodes = min(ends), "decode" in chosen.work and any(isinstance(part, DecoderModel) for _, part in parts)
+    room = most - timing.NEW_TOKENS * decodes
+    if room < 1 or (chosen.lengths and max(given) > room):
+        note = f", and decode adds {timing.NEW_TOKENS} tokens" * decodes
+        raise ConfigurationError(f"--lengths {max(given)}: the positions of {ends[most]} end at {most}{note}")
+    return list(given) if chosen.lengths else sorted({min(length, room) for length in given})
 
 
 def _table(rows: Sequence[Row]) -> str:
     """Return the results as text; times are medians with half their interquartile range."""
     width = max(len("contestant"), *(min(len(row.name), 48) for row in rows))
     lines = [
-        f"{'work':<8}{'length':>7}  {'contestant':<{width}}{'params':>9}{'ms':>11}{'±':>6}{'tokens/s':>11}{'speed':>7}{'MiB':>9}{'MFU':>6}"
+        f"{'work':<8}{'length':>7}  {'contestant':<{width}}{'params':>9}{'ms':>11}{'±':>6}{'rows/s':>10}{'tokens/s':>11}"
+        f"{'speed':>7}{'MiB':>9}{'MFU':>6}"
     ]
     for row in rows:
         name = row.name if len(row.name) <= 48 else f"{row.name[:47]}…"
         used = "-" if row.utilisation is None else f"{row.utilisation:.0%}"
+        length, tokens = ("-" if x is None else f"{x:,.0f}" for x in (row.length, row.tokens_per_second))
         lines.append(
-            f"{row.work:<8}{row.length:>7}  {name:<{width}}{row.parameters / 1e6:>8.2f}M{row.milliseconds:>11.2f}{row.spread / 2:>6.0%}"
-            f"{row.tokens_per_second:>11,.0f}{row.relative:>6.2f}x{row.peak_mib:>9.1f}{used:>6}"
+            f"{row.work:<8}{length:>7}  {name:<{width}}{row.parameters / 1e6:>8.2f}M{row.milliseconds:>11.2f}{row.spread / 2:>6.0%}"
+            f"{row.rows_per_second:>10,.1f}{tokens:>11}{row.relative:>6.2f}x{row.peak_mib:>9.1f}{used:>6}"
         )
     return "\n".join(lines)
 

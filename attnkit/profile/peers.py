@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attnkit.profile.pair_peers import PAIR_PEERS, pair_sizes
 from attnkit.registry import ConfigurationError
 
 
@@ -179,14 +180,27 @@ PEERS: Mapping[str, Callable[..., nn.Module]] = {
 
 
 def peer(name: str, spec: Mapping[str, Any], *, max_length: int) -> nn.Module:
-    """Return a peer, by name, with the sizes and the dropout of a spec of `attnkit.compose`, which must be that of a `decoder`."""
-    if spec.get("stack") != "decoder":
-        raise ConfigurationError(f"--peers are decoders, but the first model is {spec.get('stack')!r}; leave --peers out")
-    sizes = {key: spec[key] for key in ("d_model", "num_layers", "num_heads", "vocab_size")}
-    feed_forward = spec.get("feed_forward")
-    width = feed_forward.get("ffn_dim") if isinstance(feed_forward, Mapping) else None
+    """Return a peer, by name, with the sizes and the dropout of a spec of `attnkit.compose`: that of a `decoder` or `encoder_decoder`."""
+    stack, feed_forward = spec.get("stack"), spec.get("feed_forward") or {"name": "mlp"}
+    if stack not in ("decoder", "encoder_decoder"):
+        raise ConfigurationError(f"--peers are decoders or encoder-decoders, but the first model is {stack!r}; leave --peers out")
+    if feed_forward.get("name", "mlp") != "mlp":
+        raise ConfigurationError(
+            f"--peers have the feed-forward network 'mlp', but the first model's is {feed_forward['name']!r}; leave --peers out"
+        )
+    if missing := [key for key in ("num_layers", "num_heads") if spec.get(key) is None]:
+        raise ConfigurationError(f"--peers need {missing[0]}, which the first model lacks; leave --peers out")
+    sizes = {key: spec[key] for key in ("d_model", "num_layers", "num_heads")}
+    sizes |= {"ffn_dim": feed_forward.get("ffn_dim") or 4 * spec["d_model"], "max_length": max_length, "dropout": spec.get("dropout", 0.0)}
+    kinds: Mapping[str, Callable[..., nn.Module]] = PEERS
+    if stack == "decoder":
+        sizes["vocab_size"] = spec["vocab_size"]
+    else:
+        kinds, sizes = PAIR_PEERS, {**sizes, **pair_sizes(spec)}
+    if name not in kinds:
+        raise ConfigurationError(f"the peer {name!r} is no encoder-decoder; choose among: {', '.join(kinds)}")
     try:
-        return PEERS[name](**sizes, ffn_dim=width or 4 * spec["d_model"], max_length=max_length, dropout=spec.get("dropout", 0.0))
+        return kinds[name](**sizes)
     except ImportError as error:
         command = "--no-deps litgpt psutil" if name == "litgpt" else "'attnkit[bench]'"
         raise ConfigurationError(f"the peer {name!r} needs the package {name}: pip install {command}") from error

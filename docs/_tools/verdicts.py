@@ -12,8 +12,9 @@
 | `above("VARIANT", VALUE)` | the number of runs whose metric is above a value |
 | `tuned("VARIANT")` | the values that tuning chose |
 | `counts()` | the number of differences of the family with each verdict |
+| `slope("NAME")` | the change of a contrast with each doubling of the length of texts |
 | `open()` | a table of inconclusive comparisons, with the cost of deciding them |
-| `time()` | the machine time of the runs |
+| `time()` | the machine time of the runs, and of tuning |
 
 Values and verdicts are those of `docs/results/ablations/STUDY/runs.jsonl.gz`.
 """
@@ -29,14 +30,15 @@ from typing import Any
 from scipy.stats import t
 
 from attnkit.ablation.answers import RUNS, unpacked
+from attnkit.ablation.lengths import Slope, slopes
+from attnkit.ablation.machine_time import machine_time
 from attnkit.ablation.noise import noise_table
 from attnkit.ablation.results import Results, p_text
 from attnkit.ablation.statistics import Comparison
 from attnkit.ablation.tuning import written
-from attnkit.worker.folder import FINAL
 
 OUT = Path(__file__).parents[1] / "results" / "ablations"
-QUERY = re.compile(r"\{\{ (verdict|mean|runs|gain|size|frail|right|above|tuned|counts|open|time)\((.*?)\) \}\}")
+QUERY = re.compile(r"\{\{ (verdict|mean|runs|gain|size|frail|right|above|tuned|counts|slope|open|time)\((.*?)\) \}\}")
 
 
 @lru_cache
@@ -91,6 +93,8 @@ def answer(study: str, kind: str, *arguments: Any) -> str:
         case "counts", ():
             verdicts = [c.verdict for c in family(study).values() if c.kind == "difference"]
             return ", ".join(f"{verdicts.count(v)} {v}" for v in ("better", "worse", "equivalent", "inconclusive"))
+        case "slope", (name,):
+            return _slope(study, next(one for one in slopes(results(study)) if one.name == name))
         case "open", ():
             return _open(study)
         case "time", ():
@@ -127,6 +131,13 @@ def _verdict(study: str, c: Comparison) -> str:
     return f"{word}, {_difference(study, c.mean)}{unit} [{low}, {high}], p {p_text(c.p_adjusted)}"
 
 
+def _slope(study: str, one: Slope) -> str:
+    assert one.effect is not None, one.reason
+    low, high = (_difference(study, end, "-") for end in one.effect.interval)
+    unit = " points" if is_fraction(results(study).study.metric) else ""
+    return f"{_difference(study, one.effect.mean)}{unit} [{low}, {high}], p {p_text(one.p_adjusted)}"
+
+
 def _open(study: str) -> str:
     """Return a table of inconclusive comparisons, with the seeds that would decide them and the processor time to train these."""
     found = results(study)
@@ -148,11 +159,7 @@ def _seeds(number: int | None) -> str:
 
 
 def _time(study: str) -> str:
-    found = results(study)
-    ended = [run.key for run in found.runs if found.status[run.key]["status"] in FINAL]
-    wall = sum(found.status[key].get("wall_seconds", 0.0) for key in ended) / 60
-    training = sum(found.cost(key, "seconds") or 0.0 for key in ended) / 60
-    return f"{len(ended)} runs, {training:,.0f} minutes of processor time for training, {wall:,.0f} minutes of wall-clock time"
+    return machine_time(results(study))
 
 
 def answered(text: str, study: str) -> str:

@@ -93,6 +93,8 @@ def test_exclusions_carry_a_reason() -> None:
         ({"factors": {"modle.stack.norm": ["rms_norm"]}}, r"unknown key 'modle.stack.norm'. Did you mean 'model'\?"),
         ({"factors": {"norm": ["rms_norm"]}}, r"factor 'norm' is not a dotted key"),
         ({"factors": {"model.stack.norm": {"level": ["a"], "levels": ["b"]}}}, r"has no key 'level'. Did you mean 'levels'\?"),
+        ({"factors": {"model.stack.norm": {"levels": {0.001: "a"}}}}, "0.001 cannot be a name as it is; put the name in quotation marks"),
+        ({"factors": None, "design": "list", "variants": {None: {"model.stack.norm": "a"}}}, "None cannot be a name as it is"),
         ({"factors": {"model.stack.norm": []}}, r"factor 'model.stack.norm' needs levels"),
         ({"factors": {"model.stack.norm": ["a", "a"]}}, r"has the level 'a' twice"),
         (

@@ -38,6 +38,15 @@ def test_there_is_no_verdict_before_all_runs_of_a_comparison_have_ended() -> Non
     assert found[1].reason == "no verdict yet: 3 of 6 seeds ended"
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_comparison_outside_the_family_waits_for_its_runs_too() -> None:
+    worse = [value + 0.5 + 0.01 * i for i, value in enumerate(BASE)]
+    results = stored({"baseline": list(BASE), "position=none": list(worse), "position=learned": [*worse[:3], *["running"] * 3]})
+    early = results.compared("position=learned", "position=none")
+    assert (early.verdict, early.pairs, early.reason) == ("inconclusive", 3, "no verdict yet: 3 of 6 seeds ended")
+    assert results.compared("position=none", "baseline").verdict == "worse"
+
+
 def decided(values: dict[str, list[float | str]], looks: tuple[int, ...] = (3, 5, 8)) -> Results:
     return stored(values, seeds=None, decide={"power": 0.9, "max_seeds": 8, "looks": looks})
 
@@ -59,6 +68,8 @@ def test_seeds_are_spent_on_undecided_contrasts() -> None:
         "position=none": ("worse", 3),
         "position=learned": ("inconclusive", 8),
     }
+    other = results.compared("position=learned", "position=none")
+    assert (other.pairs, "no verdict yet" in other.reason) == (3, False), "of the seeds that the study needs for both"
     seeds = {name: len(results.values(name)) for name in ("baseline", "position=none", "position=learned")}
     assert seeds == {"baseline": 8, "position=none": 3, "position=learned": 8}
     assert results.complete

@@ -35,6 +35,14 @@ def test_yaml_errors_name_file_and_line() -> None:
         read_yaml("model: a\nmodel: b", where="r.yaml")
 
 
+@pytest.mark.parametrize(("text", "value"), [("012", "10"), ("-012", "-10"), ("1:30", "90"), ("1:00:00:00", "216000"), ("1:30.5", "90.5")])
+def test_a_number_that_yaml_1_1_reads_as_another_is_refused(text: str, value: str) -> None:
+    for where in (f"[{text}]", f"{{a: {text}}}", f"{{{text}: a}}"):
+        with pytest.raises(ConfigurationError, match=f"{text} would be read as {value}: write {value}, or '{text}' for the text"):
+            read_yaml(where, where="here")
+    assert read_yaml(f"['{text}', 00:12:00:00, 08, 0x1f, 1_000, 0, 0.5]", where="here") == [text, "00:12:00:00", "08", 31, 1000, 0, 0.5]
+
+
 @pytest.fixture
 def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder = tmp_path / "recipes" / "g2p"

@@ -1,6 +1,7 @@
 """`attnkit bench` times every contestant at every length, and its numbers belong together; the durations depend on the machine."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 
 from attnkit import compose
 from attnkit.profile import bench, ceilings
+from attnkit.profile.contestants import Kind, contestant, kind_of
 from attnkit.profile.peers import PEERS, peer
 from attnkit.registry import ConfigurationError
 
@@ -48,6 +50,7 @@ def test_every_contestant_is_timed_at_every_length(attnkit: Any, tmp_path: Path)
     assert outcome.status == 0, outcome.err
     found = json.loads(files[0].read_text())
     rows = found["rows"]
+    assert found["command"] == shlex.join(map(str, ["attnkit", "bench", SMALL, *sizes, "--json", files[0], "--svg", files[1]]))
     assert found["tflops"] > 0
     assert found["vocab"] == 20
     assert "batch 2, vocabulary 20, 2 rounds" in outcome.out
@@ -83,25 +86,28 @@ def test_decoding_times_within_the_noise_are_rejected(attnkit: Any, monkeypatch:
 
 
 def test_flops_of_a_prefill_include_one_row_of_logits_and_those_of_an_lstm_its_products() -> None:
-    plan, cpu = bench.Plan(vocab_size=1000, batch=2), torch.device("cpu")
+    def flops(model: nn.Module, work: bench.Work) -> int | None:
+        batch = (kind_of(model) or Kind()).batch(1000, 2, 8)
+        return bench._flops(contestant(model, is_compiled=False), work, batch)
+
     sizes: Any = {"d_model": 16, "num_layers": 1, "num_heads": 2}
     decoder = compose(stack="decoder", vocab_size=1000, **sizes)
-    whole = bench._flops(decoder, "forward", 8, plan, cpu)
+    whole = flops(decoder, "forward")
     assert whole is not None
-    assert bench._flops(decoder, "prefill", 8, plan, cpu) == whole - 2 * 7 * (2 * 16 * 1000)
+    assert flops(decoder, "prefill") == whole - 2 * 7 * (2 * 16 * 1000)
     pair = compose(stack="encoder_decoder", src_vocab_size=1000, tgt_vocab_size=1000, **sizes)
     maps, feed_forward, scores, head = 2 * 16 * 16, 2 * 2 * 16 * 64, 2 * 2 * 16, 2 * 16 * 1000
     source = 8 * (4 * maps + feed_forward + 8 * scores + 2 * maps)  # with the keys and values of the cross-attention
     target = 4 * maps + scores + 2 * maps + 8 * scores + feed_forward + head
-    assert bench._flops(pair, "prefill", 8, plan, cpu) == 2 * (source + target)
+    assert flops(pair, "prefill") == 2 * (source + target)
     recurrent = compose(stack="recurrent_decoder", vocab_size=1000, cell="lstm", d_model=16, num_layers=1)
-    assert bench._flops(recurrent, "forward", 8, plan, cpu) == 2 * 8 * (4 * 2 * maps + head)
+    assert flops(recurrent, "forward") == 2 * 8 * (4 * 2 * maps + head)
 
 
 def test_a_timed_step_updates_every_parameter(seed: int) -> None:
     model = nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 20))
     before = [p.clone() for p in model.parameters()]
-    call = bench._call(model, "step", 5, bench.Plan(vocab_size=20, batch=2), torch.device("cpu"))
+    call = bench._call(contestant(model, is_compiled=False), "step", Kind().batch(20, 2, 5), bench.Plan(), torch.device("cpu"))
     assert call is not None
     call()
     assert all(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
@@ -125,13 +131,6 @@ def test_a_recipes_model_uses_the_defaults_of_its_task(attnkit: Any, tmp_path: P
     model = compose(stack=stack, multi_token=task["multi_token"], tie="output", vocab_size=20)
     assert step["parameters"] == forward["parameters"] == sum(p.numel() for p in model.parameters())
     assert step["milliseconds"] > forward["milliseconds"]  # in calls of modules: only training predicts further tokens
-
-
-@pytest.mark.parametrize("recipe", ["classification/lstm", "image/captions", "tagging/kjv"])
-def test_a_recipe_whose_model_bench_cannot_build_is_rejected(attnkit: Any, recipe: str) -> None:
-    outcome = attnkit("bench", recipe)
-    assert outcome.status == 2
-    assert "trains a model that does not predict tokens from tokens" in outcome.err
 
 
 PACKAGES = {"transformers": "transformers", "x-transformers": "x_transformers", "litgpt": "litgpt.model"}
@@ -208,7 +207,6 @@ def test_a_missing_package_is_named_with_its_install_command(name: str, monkeypa
         (["--lengths", "16"], "--lengths is for models: name a recipe"),
         (["{d_model: 4}"], "names no stack to build"),
         ([SMALL[:-1] + ", vocab_size: 9}"], "has vocab_size, but --vocab 8192 is the vocabulary of all models"),
-        ([SMALL[:-1] + ", num_classes: 3}", "--work", "step"], "has num_classes, but bench times models with logits for each token"),
         ([SMALL, "--rounds", "0"], "must be at least 1"),
         ([SMALL, SMALL], "is given twice"),
         (["{stack: encoder, d_model: 16, num_layers: 1, num_heads: 2}", "--peers", "torch"], "--peers are decoders"),

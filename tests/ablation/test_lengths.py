@@ -1,0 +1,92 @@
+"""The change of contrasts with the length of texts."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attnkit.ablation.lengths import lengths_table, slope_of
+from attnkit.ablation.report import markdown, page
+from attnkit.ablation.results import Results
+from attnkit.worker.folder import read_json, write_json
+from tests.ablation.conftest import BASE, stored
+
+pytestmark = pytest.mark.usefixtures("guessed", "undrawn")
+
+NAME = "sequence_error_rate"
+COUNTS = {1: 40, 2: 25, 4: 10, 8: 5}
+FACTORS = {"model.position": ["none", "learned"]}
+VALUES: dict[str, list[float | str]] = {name: [*BASE] for name in ("baseline", "position=none", "position=learned")}
+
+
+def with_slopes(slopes: dict[str, list[float]], values: dict[str, list[float | str]] | None = None, **changes: Any) -> Results:
+    """Return results in which the error rate of each run rises by its slope with each doubling of the length."""
+    plan = stored(values or VALUES, **{"factors": FACTORS, "lengths": "target"} | changes).plan
+    for run in plan.runs:
+        file = plan.run_folder(run.key) / "result.json"
+        b = slopes[run.variants[0]][run.seed]
+        table = [{"length": n, "count": count, NAME: 0.1 + b * math.log2(n)} for n, count in COUNTS.items()]
+        write_json(file, {**(read_json(file) or {}), "lengths": {"target": table}})
+    return Results(plan)
+
+
+SLOPES = {
+    "baseline": [0.01 * (i % 3) for i in range(6)],
+    "position=none": [0.05 + 0.01 * (i % 2) for i in range(6)],
+    "position=learned": [0.01 * (i % 3) + 0.002 * (i % 2) for i in range(6)],
+}
+
+
+def test_the_slope_of_a_run_is_that_of_least_squares_over_its_examples() -> None:
+    rng = np.random.default_rng(0)
+    rows = [{"length": n, "count": count, NAME: float(rng.random())} for n, count in COUNTS.items()]
+    x = np.concatenate([[math.log2(row["length"])] * int(row["count"]) for row in rows])
+    y = np.concatenate([[row[NAME]] * int(row["count"]) for row in rows])
+    assert slope_of(rows, NAME) == pytest.approx(stats.linregress(x, y).slope)
+
+
+def test_a_contrast_has_the_mean_slope_of_its_seeds_with_an_interval_simultaneous_over_the_table() -> None:
+    found = lengths_table(with_slopes(SLOPES))
+    assert found.headers[2] == f"change of the difference in {NAME} [interval]"
+    for (_, cells), name in zip(found.rows, ("position=none", "position=learned"), strict=True):
+        differences = np.subtract(SLOPES[name], SLOPES["baseline"])
+        p = stats.ttest_1samp(differences, 0).pvalue * 2
+        low, high = stats.ttest_1samp(differences, 0).confidence_interval(1 - 0.05 / 2)
+        assert cells[:3] == (name, "baseline", f"{differences.mean():+.3g} [{low:.3g}, {high:.3g}]")
+        assert cells[3] == ("< 0.001" if p < 0.001 else f"{min(1.0, p):.3f}")
+
+
+def test_both_formats_of_the_report_show_the_slopes() -> None:
+    results = with_slopes(SLOPES)
+    for text in (markdown(results), page(results)):
+        assert "By length of the target" in text
+        assert "change of the difference in sequence" in text
+    without = with_slopes(SLOPES, lengths=None)
+    assert "By length" not in markdown(without) + page(without)
+
+
+def test_slopes_wait_for_all_runs() -> None:
+    results = with_slopes(SLOPES, {**VALUES, "position=none": [*BASE[:5], "failed"]})
+    assert not lengths_table(results).rows
+
+
+def test_a_slope_that_has_no_interval_says_why() -> None:
+    results = with_slopes(SLOPES, {**VALUES, "position=none": [*BASE[:5], "diverged"]})
+    assert lengths_table(results).rows[0][1][2:] == ("- (1 run diverged)", "")
+    same = {**SLOPES, "position=none": SLOPES["baseline"]}
+    assert lengths_table(with_slopes(same)).rows[0][1][2] == "- (+0 with every seed, so its noise is unknown)"
+    results = with_slopes(SLOPES)
+    file = results.plan.run_folder(results.plan.runs[0].key) / "result.json"
+    write_json(file, {**(read_json(file) or {}), "lengths": {"target": [{"length": 3, "count": 9, NAME: 0.5}]}})
+    assert lengths_table(Results(results.plan)).rows[0][1][2] == "- (not all runs have texts of several lengths)"
+
+
+@pytest.mark.parametrize("rows", [[], [{"length": 0, "count": 3, NAME: 1.0}, {"length": 2, "count": 3, NAME: 1.0}]])
+def test_a_single_length_has_no_slope(rows: list[dict[str, float]]) -> None:
+    assert slope_of(rows, NAME) is None
+
+
+def test_an_undefined_value_has_no_slope() -> None:
+    assert slope_of([{"length": 1, "count": 3, NAME: math.nan}, {"length": 2, "count": 3, NAME: 1.0}], NAME) is None
