@@ -1,16 +1,19 @@
 """Pairs of variants that a study declares in addition to the contrasts of its design."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attnkit.ablation.across import Across
+from attnkit.ablation.answers import packed
 from attnkit.ablation.published import published
 from attnkit.ablation.question import question_of
 from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
 from attnkit.ablation.statistics import compare, judge
+from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import BASE, stored, study
 
@@ -152,3 +155,15 @@ def test_a_table_over_tasks_names_the_side_of_a_pair() -> None:
     results = [(cell, Results(cell.study.plan(Path("runs")))) for cell in whole.cells()]
     rows = [cells[:2] for _, cells in Across(whole, results).aggregates_table().rows]
     assert rows == [("position=none", "baseline"), ("position=learned", "baseline"), ("position=learned", "position=none")]
+
+
+def test_the_command_says_whether_the_study_declares_the_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    for pairs, said in (
+        ([PAIR], "the verdict of the study is that on 'position=learned vs position=none'"),
+        (None, "is not in the study's"),
+    ):
+        results = of(compare=pairs)
+        Path("runs.jsonl.gz").write_bytes(packed(results.plan, results.answers))
+        assert ablate(["compare", "runs.jsonl.gz", *PAIR[::-1]]) == 0
+        assert said in capsys.readouterr().out
+        shutil.rmtree("runs")
