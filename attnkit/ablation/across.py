@@ -217,10 +217,11 @@ class Across:
             rows.append(
                 (
                     a.verdict not in ("inconclusive", "equivalent", INTERACTION["equivalent"]),
-                    (a.variant, a.reference, over, number, p, a.verdict),
+                    (self.study.side(a.variant), a.reference, over, number, p, a.verdict),
                 )
             )
-        rows += [(False, (name, reference, "-", f"- ({cell} does not compare them)", "", "-")) for name, reference, cell in self.partial]
+        for name, reference, cell in self.partial:
+            rows.append((False, (self.study.side(name), reference, "-", f"- ({cell} does not compare them)", "", "-")))
         return Table(headers, rows, (0, 3, 5))
 
     def cells_table(self) -> Table:

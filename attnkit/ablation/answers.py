@@ -51,8 +51,12 @@ class Answers:
 
 
 def answers_of(plan: Plan) -> Answers:
-    """Return the answers in the folders of a plan's runs, and of the trials by which it was tuned."""
-    runs = {run.key: answer_in(plan.run_folder(run.key)) for run in plan.runs}
+    """Return the answers in the folders of a plan's runs, and of the trials by which it was tuned.
+
+    Until tuning has chosen values, all runs are pending: those of the untuned variants, which another study may have made, are no answers.
+    """
+    untuned = Answer(status={"status": "pending"}) if plan.study.tune is not None and not plan.tuned else None
+    runs = {run.key: untuned or answer_in(plan.run_folder(run.key)) for run in plan.runs}
     asked = read_question(plan.study_folder) or {}
     return Answers(runs=runs, asked=asked, accepted=acceptances(plan.study_folder), trials=_trials_of(plan) if plan.tuned else None)
 

@@ -43,12 +43,19 @@ def declared(study: StudySpec, plan: StoredPlan) -> list[Contrast]:
     """
     left_out = inestimable(study, plan)
     defaults = [effect for effect in default_effects(study.design, study.factors) if effect not in left_out]
+    if left_out and not defaults:
+        raise ConfigurationError(
+            f"effects: none of {', '.join(map(repr, left_out))} can be estimated, as variants are left out; leave out fewer, or list the "
+            "variants with the design list"
+        )
     found = contrasts(plan.variants, study.factors, study.effects or defaults)
     for a, b in study.compare:
         name = f"{a} vs {b}"
         pair = Contrast(name=name, reference=study.pairs[name][1], weights={a: 1.0, b: -1.0})
-        if same := [c for c in found if c.name == name or c.weights in (pair.weights, {a: -1.0, b: 1.0})]:
+        if same := [c for c in found if c.weights in (pair.weights, {a: -1.0, b: 1.0})]:
             raise ConfigurationError(f"compare: {a!r} and {b!r} are compared already, by the contrast {same[0].name!r}: remove the pair")
+        if name in {c.name for c in found}:
+            raise ConfigurationError(f"compare: two contrasts would be named {name!r}: give a variant or a level another name")
         found.append(pair)
     return found
 

@@ -1,14 +1,17 @@
 """The change of a study's contrasts with the length of texts: slopes per doubling, with intervals over seeds."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from attnkit.ablation.measurements import lost
 from attnkit.ablation.results import Results, p_text
 from attnkit.ablation.statistics import Effect, mean_of_seeds
 from attnkit.ablation.tables import Row, Table, interval_text
 from attnkit.wording import counted
+from attnkit.worker.folder import FINISHED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,7 @@ class Slope:
 def metric_by_length(results: Results) -> str:
     """Return the name of the metric whose slopes are compared; empty if the study asks for none, or no run has measured one."""
     side = results.study.lengths
-    return "" if side is None else results.by_length(results.plan.variants[0].name, side)[0]
+    return "" if side is None else next((name for v in results.plan.variants if (name := results.by_length(v.name, side)[0])), "")
 
 
 def slopes(results: Results) -> list[Slope]:
@@ -42,10 +45,11 @@ def slopes(results: Results) -> list[Slope]:
     for c in results.family:
         weights = results.contrasts[c.variant].weights
         runs = [[(weight, keys[variant, seed]) for variant, weight in weights.items()] for seed in results.study.seeds]
-        ended = [[(w, by_run[key]) for w, key in one] for one in runs if all(results.status[key]["status"] == "ok" for _, key in one)]
+        runs = [one for one in runs if all(results.status[key]["status"] in FINISHED for _, key in one)]
+        ended = [[(w, by_run[key]) for w, key in one] for one in runs]
         known = [sum(w * b for w, b in one if b is not None) for one in ended if all(b is not None for _, b in one)]
-        if any(c.diverged):
-            found.append(Slope(name=c.variant, reason=f"{counted(sum(c.diverged), 'run')} diverged"))
+        if diverged := lost(results.value(key) for key in {key for one in runs for _, key in one}):
+            found.append(Slope(name=c.variant, reason=f"{counted(diverged, 'run')} diverged"))
         elif len(known) < max(2, len(ended)):
             found.append(Slope(name=c.variant, reason="not all runs have texts of several lengths"))
         elif np.ptp(known) < 1e-9:
@@ -67,14 +71,14 @@ def lengths_table(results: Results) -> Table:
 
 
 def slope_of(rows: Sequence[Mapping[str, float]], name: str) -> float | None:
-    """Return the change of a metric per doubling of the length, over examples; None without two lengths or with an undefined value.
+    """Return the change of a metric per doubling of the length, over examples; None without two lengths, or without all values.
 
     Example:
         >>> slope_of([{"length": 2, "count": 3, "loss": 0.5}, {"length": 8, "count": 1, "loss": 1.5}], "loss")
         0.5
         >>> slope_of([{"length": 2, "count": 3, "loss": 0.5}], "loss")
     """
-    known = [(row["length"], row["count"], row[name]) for row in rows if row["length"] > 0]
+    known = [(row["length"], row["count"], row.get(name, math.nan)) for row in rows if row["length"] > 0]
     if len({length for length, *_ in known}) < 2 or not all(np.isfinite(value) for *_, value in known):
         return None
     x, n, y = np.array(known, dtype=np.float64).T

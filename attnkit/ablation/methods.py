@@ -35,7 +35,7 @@ def methods(results: Results) -> str:
         )
     if study.compare:
         pairs = sum(name in results.contrasts for name in study.pairs)
-        text += f" They include {counted(pairs, 'comparison')} of two variants that the study declares in addition to its design."
+        text += f" The contrasts include {counted(pairs, 'comparison')} of two variants that the study declares in addition to its design."
     if study.decide is not None:
         text += (
             f" Looks at {', '.join(map(str, study.decide.at))} seeds were planned before the first run; their levels "

@@ -148,8 +148,10 @@ class Plan(StoredPlan):
 
     def lock(self) -> None:
         """Record the question before there are answers; raises as `refuse_other` does."""
-        if self.trials is not None and not (self.trials.study_folder / "plan.json").exists():  # those of another study were reused
-            self.lock_tuning()
+        if self.trials is not None:
+            known = stored(StoredPlan, self.trials.study_folder / "plan.json")
+            if known is None or {run.key for run in known.runs} != {run.key for run in self.trials.runs}:  # another study made the rest
+                self.lock_tuning()
         if not self.refuse_other():
             before = sum(status_of(self.run_folder(run.key))["status"] in FINISHED for run in self.runs)
             recorded = {"seeds_at_start": list(self.study.seeds), "runs_before": before, "recipe": Path(self.study.recipe).name}

@@ -1,15 +1,19 @@
 """Pairs of variants that a study declares in addition to the contrasts of its design."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from attnkit.ablation.across import Across
+from attnkit.ablation.answers import packed
 from attnkit.ablation.published import published
 from attnkit.ablation.question import question_of
 from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
 from attnkit.ablation.statistics import compare, judge
+from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import BASE, stored, study
 
@@ -45,7 +49,7 @@ def test_a_pair_joins_the_family() -> None:
 def test_the_report_shows_a_pair_with_its_reference() -> None:
     text = markdown(of())
     assert "position=learned is worse than position=none: val/loss +0.3" in text.replace("\\", "")
-    assert "They include 1 comparison of two variants that the study declares in addition to its design." in text
+    assert "The contrasts include 1 comparison of two variants that the study declares in addition to its design." in text
     assert "## Further comparisons" in text
     assert "## Effects" not in text
     assert "The study has 3 contrasts, as one family" in text
@@ -128,3 +132,38 @@ def test_a_default_effect_that_cannot_be_estimated_is_left_out_and_named() -> No
     with pytest.raises(ConfigurationError, match="'position x deep' cannot be estimated"):
         study(factors={"model.stack.position": ["none"], "model.deep": [1]}, design="full_factorial", exclude=exclude,
               effects=["position x deep"]).plan()  # fmt: skip
+
+
+def test_a_design_none_of_whose_effects_can_be_estimated_is_refused() -> None:
+    exclude = [{"when": when, "reason": "-"} for when in ({"position": "none", "deep": "baseline"}, {"position": "baseline", "deep": 1})]
+    changes: dict[str, Any] = {"factors": {"model.position": ["none"], "model.deep": [1]}, "design": "full_factorial", "exclude": exclude}
+    with pytest.raises(
+        ConfigurationError, match="none of 'position', 'deep', 'position x deep' can be estimated, as variants are left out"
+    ):
+        study(**changes).plan()
+
+
+@pytest.mark.parametrize("pairs", [[["a", "b"]], [["a", "b vs c"], ["a vs b", "c"]]])
+def test_two_contrasts_of_one_name_are_refused(pairs: list[list[str]]) -> None:
+    variants = {name: {"model.deep": i} for i, name in enumerate(["a", "b", "c", "a vs b", "b vs c"])}
+    with pytest.raises(ConfigurationError, match=r"two contrasts would be named 'a vs b.*': give a variant or a level another name"):
+        study(factors=None, design="list", variants=variants, compare=pairs).plan()
+
+
+def test_a_table_over_tasks_names_the_side_of_a_pair() -> None:
+    whole = study(factors=FACTORS, seeds=2, compare=[PAIR], tasks={"t": {}, "u": {"set": {"model.deep": 2}}})
+    results = [(cell, Results(cell.study.plan(Path("runs")))) for cell in whole.cells()]
+    rows = [cells[:2] for _, cells in Across(whole, results).aggregates_table().rows]
+    assert rows == [("position=none", "baseline"), ("position=learned", "baseline"), ("position=learned", "position=none")]
+
+
+def test_the_command_says_whether_the_study_declares_the_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    for pairs, said in (
+        ([PAIR], "the verdict of the study is that on 'position=learned vs position=none'"),
+        (None, "is not in the study's"),
+    ):
+        results = of(compare=pairs)
+        Path("runs.jsonl.gz").write_bytes(packed(results.plan, results.answers))
+        assert ablate(["compare", "runs.jsonl.gz", *PAIR[::-1]]) == 0
+        assert said in capsys.readouterr().out
+        shutil.rmtree("runs")

@@ -90,3 +90,33 @@ def test_a_single_length_has_no_slope(rows: list[dict[str, float]]) -> None:
 
 def test_an_undefined_value_has_no_slope() -> None:
     assert slope_of([{"length": 1, "count": 3, NAME: math.nan}, {"length": 2, "count": 3, NAME: 1.0}], NAME) is None
+
+
+def test_a_metric_that_some_runs_lack_has_no_slope() -> None:
+    results = with_slopes(SLOPES)
+    for key in results.keys_of("position=none"):
+        file = results.plan.run_folder(key) / "result.json"
+        write_json(file, {**(read_json(file) or {}), "lengths": {"target": [{"length": n, "count": 9, "bleu": 0.5} for n in (1, 2)]}})
+    assert lengths_table(Results(results.plan)).rows[0][1][2] == "- (not all runs have texts of several lengths)"
+
+
+def test_a_run_that_diverged_after_the_decision_is_not_left_out_of_a_slope() -> None:
+    noisy = [0.01 * (-1) ** i for i in range(6)]
+    values: dict[str, list[float | str]] = {
+        "baseline": [*BASE],
+        "position=none": [*(v + 1 + d for v, d in zip(BASE[:5], noisy, strict=False)), "diverged"],
+        "position=learned": [v + 1 + 3 * d for v, d in zip(BASE, noisy, strict=True)],
+        "position=rotary": [v + d for v, d in zip(BASE, noisy, strict=True)],
+    }
+    results = with_slopes(
+        {**SLOPES, "position=rotary": SLOPES["position=none"]},
+        values,
+        factors={"model.position": ["none", "learned", "rotary"]},
+        seeds=None,
+        min_effect=None,
+        decide={"looks": [3, 6], "max_seeds": 6, "power": 0.99},
+        compare=[["position=learned", "position=none"]],
+    )
+    first = results.family[0]
+    assert (first.variant, first.verdict, first.pairs, first.diverged) == ("position=none", "worse", 3, (0, 0))
+    assert lengths_table(results).rows[0][1][2] == "- (1 run diverged)"

@@ -316,3 +316,33 @@ def test_the_metric_of_tuning_may_be_corrected_too() -> None:
     assert json.loads(Path("runs/s.tuning/tune.json").read_text())["metric"] is None
     with pytest.raises(ConfigurationError, match=r"tune\.metric"):
         make(tune=TUNE | {"metric": "val/los", "better": "lower"}).lock_tuning()
+
+
+def test_runs_of_untuned_variants_are_no_answers() -> None:
+    untuned = make(tune=None)
+    untuned.lock()
+    end(untuned)
+    plan = make(name="tuned")
+    assert {run.key for run in plan.runs} == {run.key for run in untuned.runs}
+    results = Results(plan)
+    assert not results.complete
+    assert {c.verdict for c in results.family} == {"inconclusive"}
+    assert [c.mean for c in results.family] == [None]
+
+
+def test_trials_of_a_search_that_another_study_made_are_recorded_too() -> None:
+    plan = make()
+    plan.lock_tuning()
+    assert plan.trials is not None
+    end(plan.trials)
+    file = Path("runs/s.tuning/plan.json")
+    first = json.loads(file.read_text())
+    first["variants"] = [v for v in first["variants"] if v["overrides"][LR] == 0.1]  # the plan of the first values
+    first["runs"] = [run for run in first["runs"] if run["variants"][0].endswith("lr=0.1")]
+    write_json(file, first)
+    plan = make()
+    plan.lock()
+    end(plan)
+    known = stored_plan(plan.study, Path("runs"))
+    assert known is not None
+    assert answers_of(known).trials is not None
