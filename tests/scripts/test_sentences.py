@@ -34,6 +34,7 @@ class Runs:
         head, *lines = map(json.loads, gzip.decompress((RESULTS / "ablations" / study / "runs.jsonl.gz").read_bytes()).splitlines())
         self.study, self.plan = head["study"], head["plan"]
         self.results: dict[str, dict[int, dict[str, Any]]] = {}
+        lines = lines[: len(self.plan["runs"])]  # those of tuning trials may follow
         found = {line["key"]: line["result"] for line in lines if line["status"]["status"] == "ok"}
         for run in self.plan["runs"]:
             for variant in run["variants"]:
