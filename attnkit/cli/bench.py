@@ -3,18 +3,18 @@
 import argparse
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import nn
 
-from attnkit.cli.bench_models import timed_model
+from attnkit.cli.bench_models import is_spec, timed_model
 from attnkit.cli.suggesting import SuggestingParser
 from attnkit.device import best_device
 from attnkit.drawing import draw_lines
-from attnkit.models import DecoderModel
+from attnkit.models import DecoderModel, EncoderDecoderModel
 from attnkit.position import Position
 from attnkit.profile import bench as timing
 from attnkit.profile.bench import WORKS, Plan, Row, measure
@@ -74,23 +74,26 @@ def _models(chosen: argparse.Namespace) -> None:
         if given is not None and min(given if isinstance(given, list) else [given]) < least:
             raise ConfigurationError(f"--{name} must be at least {least}")
     device = best_device()
+    is_bare = bool(chosen.peers) or any(map(is_spec, chosen.subjects))
     models: dict[str, nn.Module] = {}
     for subject in chosen.subjects:
         if subject in models:
             raise ConfigurationError(f"{subject} is given twice")
         torch.manual_seed(0)
-        models[subject] = timed_model(subject, vocab=vocab, classes=classes, shape=chosen.shape).to(device)
+        models[subject] = timed_model(subject, vocab=vocab, classes=classes, shape=chosen.shape, recomputes=not is_bare).to(device)
     kind = common_kind(models)
     has_recipe = any(isinstance(model, Task) for model in models.values())
     read = {
-        "lengths": kind.has_tokens, "vocab": kind.has_tokens, "svg": kind.has_tokens, "shape": has_recipe and kind.shape is not None,
+        "lengths": kind.has_tokens, "vocab": kind.has_tokens, "shape": has_recipe and kind.shape is not None,
+        "svg": kind.has_tokens and (kind.shape is None or {*chosen.work} != {"prefill"}),
         "classes": has_recipe and kind.targets.startswith("class"), "peers": kind == Kind(is_pair=kind.is_pair),
     }  # fmt: skip
     if unread := [name for name, is_read in read.items() if getattr(chosen, name) and not is_read]:
         raise ConfigurationError(f"--{unread[0]} does not apply to {next(iter(models))}, which maps {kind}: remove it")
     lengths = _lengths(chosen, models)
+    if is_bare:
+        models = {name: model.model if isinstance(model, Task) else model for name, model in models.items()}
     first: Any = next(iter(models.values()))
-    first = first.model if isinstance(first, Task) else first
     for name in chosen.peers:
         models[name] = peer(name, first.spec, max_length=max(lengths) + 64).to(device)
     plan = Plan(
@@ -103,35 +106,54 @@ def _models(chosen: argparse.Namespace) -> None:
     settings += ", step and forward compiled" if chosen.compile else ""
     print(f"{where}; torch {torch.__version__}; {settings}; matrix products at {ceiling:.3g} TFLOP/s; {kind}\n")
     print(_table(rows))
+    if has_recipe and is_bare:
+        print("note: recipes are timed like specs and peers, as models under torch's cross-entropy, not as their tasks train them")
     for name in models:
         if absent := [work for work in chosen.work if not any((row.work, row.name) == (work, name) for row in rows)]:
             print(f"not timed, because the model cannot do it: {' and '.join(absent)} of {name}")
     if chosen.json is not None:
         found = {"command": chosen.command, "device": where, "torch": torch.__version__, "tflops": ceiling,
                  "compiled": chosen.compile, "batch": chosen.batch, "vocab": vocab if kind.has_tokens else None,
-                 "precision": chosen.precision, "rounds": chosen.rounds, "task": str(kind),
+                 "precision": chosen.precision, "rounds": chosen.rounds, "task": str(kind), "as_trained": not is_bare,
                  "rows": [asdict(row) for row in rows]}  # fmt: skip
         with output(chosen.json) as file:
             file.write(json.dumps(found, indent=2) + "\n")
     if chosen.svg is not None:
         speeds = [{"length": row.length, row.work: row.tokens_per_second, "model": row.name} for row in rows]
+        drawn = list(dict.fromkeys(row.work for row in rows if row.tokens_per_second is not None))
         with output(chosen.svg) as file:
-            file.write(draw_lines(speeds, x="length", y=chosen.work, lines="model", log="xy", title="tokens per second"))
+            file.write(draw_lines(speeds, x="length", y=drawn, lines="model", log="xy", title="tokens per second"))
 
 
 def _lengths(chosen: argparse.Namespace, models: Mapping[str, nn.Module]) -> list[int]:
     """Return the lengths to time; raise if positions end before one of them, or before the tokens that are decoded after it."""
-    parts = [(name, part) for name, model in models.items() for part in model.modules()]
-    ends = {part.max_length: name for name, part in parts if isinstance(part, Position) and part.max_length is not None}
-    given = chosen.lengths or LENGTHS
-    if not ends or not common_kind(models).has_tokens:
+    given, kind = chosen.lengths or LENGTHS, common_kind(models)
+    rooms = [room for name, model in models.items() for room in _rooms(name, model, decodes="decode" in chosen.work)]
+    if not rooms or not kind.has_tokens:
         return list(given)
-    most, decodes = min(ends), "decode" in chosen.work and any(isinstance(part, DecoderModel) for _, part in parts)
-    room = most - timing.NEW_TOKENS * decodes
+    room, reason = min(rooms)
     if room < 1 or (chosen.lengths and max(given) > room):
-        note = f", and decode adds {timing.NEW_TOKENS} tokens" * decodes
-        raise ConfigurationError(f"--lengths {max(given)}: the positions of {ends[most]} end at {most}{note}")
+        raise ConfigurationError(f"--lengths {max(given)}: {reason}")
     return list(given) if chosen.lengths else sorted({min(length, room) for length in given})
+
+
+def _rooms(name: str, model: nn.Module, *, decodes: bool) -> Iterator[tuple[int, str]]:
+    """Yield how many tokens the positions of a model allow in a row, each with the reason."""
+    whole: Any = model.model if isinstance(model, Task) else model
+    is_pair = isinstance(whole, EncoderDecoderModel)
+    source = {*whole.stack.encoder.modules()} if is_pair and hasattr(whole.stack, "encoder") else set()
+    new = timing.NEW_TOKENS if decodes and isinstance(whole, DecoderModel | EncoderDecoderModel) else 0
+    for part in whole.modules():
+        if not isinstance(part, Position) or part.max_length is None:
+            continue
+        reason = f"the positions of {name} end at {part.max_length}"
+        if part in source:
+            if whole.source_embedding.reads != "image":
+                yield part.max_length * getattr(whole.source_embedding, "stacking", 1), reason
+        elif is_pair:  # new tokens follow the source
+            yield part.max_length * (part.max_length > new), reason + f", and decode writes {1 + new} tokens" * (new > 0)
+        else:
+            yield part.max_length - new, reason + f", and decode adds {new} tokens" * (new > 0)
 
 
 def _table(rows: Sequence[Row]) -> str:

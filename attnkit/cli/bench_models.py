@@ -16,11 +16,16 @@ from attnkit.tokenizer.base import MASK
 from attnkit.train.inheritance import inherited_layer, read_init_from
 
 
-def timed_model(subject: str, *, vocab: int, classes: int, shape: Sequence[int] | None) -> nn.Module:
-    """Return the task of a recipe or the model of a spec, with random weights."""
-    if subject.lstrip().startswith("{"):
+def is_spec(subject: str) -> bool:
+    """Return whether a subject is a spec rather than a recipe."""
+    return subject.lstrip().startswith("{")
+
+
+def timed_model(subject: str, *, vocab: int, classes: int, shape: Sequence[int] | None, recomputes: bool = True) -> nn.Module:
+    """Return the task of a recipe or the model of a spec, with random weights; without `recomputes`, nothing is checkpointed."""
+    if is_spec(subject):
         return _of_spec(subject, vocab)
-    return _of_recipe(subject, vocab, classes, shape)
+    return _of_recipe(subject, vocab, classes, shape, recomputes)
 
 
 def _of_spec(subject: str, vocab: int) -> nn.Module:
@@ -28,7 +33,7 @@ def _of_spec(subject: str, vocab: int) -> nn.Module:
     if not isinstance(found, Mapping) or "stack" not in found:
         raise ConfigurationError(f"{subject} names no stack to build")
     stack = found["stack"]
-    name = stack["name"] if isinstance(stack, Mapping) else stack
+    name = str(stack.get("name") if isinstance(stack, Mapping) else stack)
     sizes = {"src_vocab_size": "src_shape", "tgt_vocab_size": ""} if "encoder_decoder" in name else {"vocab_size": "image_shape"}
     own = {size: vocab for size, shape in sizes.items() if shape not in found}
     if other := [key for key in own if found.get(key, vocab) != vocab]:
@@ -36,7 +41,7 @@ def _of_spec(subject: str, vocab: int) -> nn.Module:
     return compose(**{**own, **found})  # type: ignore[no-any-return]
 
 
-def _of_recipe(recipe: str, vocab: int, classes: int, shape: Sequence[int] | None) -> Task:
+def _of_recipe(recipe: str, vocab: int, classes: int, shape: Sequence[int] | None, recomputes: bool) -> Task:
     whole = merged(read_layers([recipe]))
     spec = tasks.resolve(_with_start(whole.get("model", {})))
     if not issubclass(tasks.get(spec.name), Task):
@@ -55,7 +60,8 @@ def _of_recipe(recipe: str, vocab: int, classes: int, shape: Sequence[int] | Non
             values[argument] = None if reads != "tokens" and argument != "tgt_tokenizer" else tokenizer
     if unknown := [argument for argument in wanted if argument not in values]:
         raise ConfigurationError(f"{recipe}: bench has no stand-in for {unknown[0]}, which the task {spec.name!r} takes from its data")
-    task: Task = tasks.build(spec.replace(init_from=None, **{argument: values[argument] for argument in wanted}))
+    values = {argument: values[argument] for argument in wanted} | {"init_from": None, "compile": False}
+    task: Task = tasks.build(spec.replace(**values, **({} if recomputes else {"activation_checkpointing": "none"})))
     task.configure_model()
     return task
 

@@ -6,6 +6,7 @@ their spread, and the share of the matrix-product rate, which is measured in the
 
 import os
 import statistics
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -16,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.half import products_in_float32
+from attnkit.head import Head
 from attnkit.models.base import GeneratingModel
 from attnkit.profile.ceilings import product_rate, timed
 from attnkit.profile.contestants import Contestant, Kind, common_kind, contestant
@@ -103,7 +105,8 @@ def _draw(model: nn.Module) -> None:
 def _contest(
     contestants: Mapping[str, Contestant], kind: Kind, work: Work, length: int | None, plan: Plan, device: torch.device, ceiling: float
 ) -> Iterator[Row]:
-    batch = {key: x.to(device) for key, x in kind.batch(plan.vocab_size, plan.batch, length or 0).items()}
+    excluded = {token for one in contestants.values() for part in one.model.modules() if isinstance(part, Head) for token in part.excluded}
+    batch = {key: x.to(device) for key, x in kind.batch(plan.vocab_size, plan.batch, length or 0, excluded=excluded).items()}
     calls = {name: call for name, one in contestants.items() if (call := _call(one, work, batch, plan, device)) is not None}
     prompts = {name: _call(contestants[name], "prefill", batch, plan, device) for name in calls} if work == "decode" else {}
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -213,7 +216,8 @@ def _flops(one: Contestant, work: Work, batch: Mapping[str, Tensor]) -> int | No
     counted = range(rows if one.rows_differ else 1)
     one.module.train()  # nn.Transformer's kernels for evaluation are not counted
     eager = torch.compiler.set_stance("force_eager")
-    with torch.no_grad(), eager, as_written(one.model), FlopCounterMode(display=False) as counter:
+    with warnings.catch_warnings(), torch.no_grad(), eager, as_written(one.model), FlopCounterMode(display=False) as counter:
+        warnings.filterwarnings("ignore", "Using `torch.compile.* global hooks", UserWarning)  # those of the counter, which count once
         for i in counted:
             row = {key: x[i : i + 1] for key, x in batch.items()}
             if work == "step":

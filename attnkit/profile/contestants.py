@@ -1,7 +1,7 @@
 """What `attnkit bench` times of a model: a task as it trains, or a model without a task as logits under torch's cross-entropy."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -55,15 +55,19 @@ class Kind(NamedTuple):
         number = "" if self.number is None else f" ({self.number:g})"
         return f"{source}{' and target tokens' if self.is_pair else ''} -> {self.targets}{number}"
 
-    def batch(self, vocab_size: int, rows: int, length: int) -> dict[str, Tensor]:
-        """Return a batch like those of the data modules, drawn at random, without padding or ends; every token begins a word."""
+    def batch(self, vocab_size: int, rows: int, length: int, *, excluded: Collection[int] = ()) -> dict[str, Tensor]:
+        """Return a batch like those of the data modules, drawn at random, without padding or ends; every token begins a word.
+
+        Excluded tokens are not drawn.
+        """
         generator = torch.Generator().manual_seed(0)
 
-        def below(limit: int, *size: int, least: int = 0) -> Tensor:
-            return torch.randint(least, limit, size, generator=generator)
+        def below(limit: int, *size: int) -> Tensor:
+            return torch.randint(limit, size, generator=generator)
 
         def tokens(count: int) -> Tensor:
-            return below(vocab_size, rows, count, least=3)
+            drawn = torch.tensor([token for token in range(3, vocab_size) if token not in excluded])
+            return drawn[below(len(drawn), rows, count)]
 
         if self.shape is None:
             source = tokens(length)
@@ -106,7 +110,10 @@ def kind_of(model: nn.Module) -> Kind | None:
 
 def _kind(spec: dict[str, Any], targets: Targets, number: float | None) -> Kind:
     shape = spec.get("image_shape") or spec.get("src_shape")
-    return Kind(None if shape is None else tuple(shape), "tgt_vocab_size" in spec, targets, number)
+    kind = Kind(None if shape is None else tuple(shape), "tgt_vocab_size" in spec, targets, number)
+    if not kind.is_pair and len(shape or ()) == 1:
+        raise ConfigurationError("bench times frames of sound only as the source of target tokens, but this model has no target")
+    return kind
 
 
 def common_kind(models: Mapping[str, nn.Module]) -> Kind:

@@ -1,6 +1,7 @@
 """Every kind of recipe is timed by `attnkit bench`, without its data, and flags that do not apply are refused."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 import torch
 
 from attnkit.cli import bench_models
+from attnkit.cli.bench import _lengths
 from attnkit.cli.bench_models import timed_model
 from attnkit.profile import bench
-from attnkit.profile.contestants import common_kind, contestant
+from attnkit.profile.contestants import PlainModel, TrainedTask, common_kind, contestant
 from attnkit.recipe import read_recipe, recipe_names
 from tests.profile.test_bench import ticks
 
@@ -104,6 +106,30 @@ def test_activation_checkpointing_and_the_start_of_a_recipe_are_those_of_its_tra
     assert "model.init_from: no checkpoint at runs/none.ckpt" in attnkit("bench", tmp_path / "own.yaml").err
 
 
+def test_a_recipe_is_timed_like_the_peers_or_specs_next_to_it(attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: list[type] = []
+    monkeypatch.setattr(bench, "contestant", lambda model, **options: kinds.append(type(one := contestant(model, **options))) or one)
+    stack = {**STACK, "name": "encoder_decoder"}
+    own, spec = tmp_path / "own.yaml", json.dumps({"stack": stack, "tie": "output"})
+    own.write_text(json.dumps({"model": {"name": "seq2seq", "stack": stack, "activation_checkpointing": "layer", "compile": True}}))
+    for others, expected in (([], TrainedTask), (["--peers", "torch"], PlainModel), ([spec], PlainModel)):
+        outcome = attnkit("bench", own, *others, *TEXT, "--work", "step", "--json", tmp_path / "rows.json")
+        assert outcome.status == 0, outcome.err
+        assert {*kinds} == {expected}
+        assert ("note: recipes are timed like specs and peers" in outcome.out) == bool(others)
+        assert json.loads((tmp_path / "rows.json").read_text())["as_trained"] == (not others)
+        kinds.clear()
+    whole: Any = timed_model(str(own), vocab=30, classes=2, shape=None, recomputes=False)
+    assert whole.config.activation_checkpointing == "none"
+    assert not whole.is_compiled  # `--compile` says whether a model is compiled, and the first line of the output repeats it
+
+
+def test_targets_are_tokens_that_the_head_does_not_exclude(attnkit: Any, tmp_path: Path) -> None:
+    model = {"name": "causal_lm", "stack": {**STACK, "name": "decoder"}, "head": {"name": "linear", "excluded": [3, 29]}}
+    (tmp_path / "own.yaml").write_text(json.dumps({"model": model}))
+    assert attnkit("bench", tmp_path / "own.yaml", *SHORT, "--lengths", 99, "--vocab", 30, "--work", "step").status == 0
+
+
 def test_the_start_of_a_recipe_gives_its_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = {"hyper_parameters": {"stack": STACK, "embedding": {"name": "token", "scale": False}}, "attnkit": {"task": "masked_lm"}}
     monkeypatch.setattr(bench_models, "read_init_from", lambda path: start)
@@ -123,6 +149,19 @@ def test_lengths_end_where_positions_do(attnkit: Any, tmp_path: Path) -> None:
         outcome = attnkit("bench", stack, *sizes, "--work", work, "--lengths", length)
         assert outcome.status == 2
         assert outcome.err.strip().endswith(f"end at 130{note}")
+
+
+def test_positions_of_a_source_limit_its_tokens_and_those_of_a_target_also_what_is_decoded(attnkit: Any) -> None:
+    pair: dict[str, Any] = {"stack": {**STACK, "name": "encoder_decoder", "position": {"name": "learned", "max_length": 2}}}
+    outcome = attnkit("bench", json.dumps(pair), *SHORT, "--lengths", 2, "--vocab", 30)
+    assert outcome.status == 2
+    assert outcome.err.strip().endswith("end at 2, and decode writes 3 tokens")
+    pair["stack"] |= {"position": "none", "encoder": {**STACK, "position": {"name": "learned", "max_length": 20}}}
+    images = {"src_shape": [1, 28, 28], "src_embedding": {"name": "patch", "patch_size": 7}}
+    sound = {"src_shape": [40], "src_embedding": {"name": "frames", "stacking": 2}}
+    for source, lengths in (({}, [20]), (images, [128, 512]), (sound, [40])):
+        model = timed_model(json.dumps(pair | source), vocab=30, classes=2, shape=None)
+        assert _lengths(Namespace(lengths=None, work=["step"]), {"": model}) == lengths
 
 
 @pytest.mark.parametrize(
@@ -146,6 +185,12 @@ def test_lengths_end_where_positions_do(attnkit: Any, tmp_path: Path) -> None:
         (["word_vectors/skip_gram", *TEXT, "--work", "forward"], "word vectors have no forward pass apart from their loss"),
         (["tagging/kjv", "--classes", 1], "--classes must be at least 2"),
         (["image/vit", "--shape", 28], "reads image of 3 axes in each example"),
+        (["image/captions", *IMAGES, "--work", "prefill", "--svg", "a.svg"], "--svg does not apply to image/captions"),
+        (["{stack: {d_model: 4}}"], "has no name; add one of: decoder, encoder"),
+        (
+            ["{stack: encoder, d_model: 16, num_layers: 1, num_heads: 2, embedding: frames, image_shape: [40], num_classes: 3}"],
+            "bench times frames of sound only as the source of target tokens",
+        ),
     ],
 )
 def test_what_does_not_apply_is_refused(attnkit: Any, arguments: list[Any], message: str) -> None:
@@ -163,3 +208,4 @@ def test_a_compiled_task_is_the_same_task(seed: int, monkeypatch: pytest.MonkeyP
     assert task.model is not model
     assert one.model is model
     assert torch.equal(one.loss(batch), wanted)
+    bench._flops(one, "step", batch)  # without torch's warning of hooks
