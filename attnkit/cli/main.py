@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from attnkit import __version__
 from attnkit.cli.commands import COMMANDS
 from attnkit.registry import ConfigurationError, nearest
+from attnkit.train.encoding import escape_unprintable
 from attnkit.train.out_of_memory import is_out_of_memory, what_failed
-from attnkit.train.output import escape_unprintable
 
 PRINTS_DATA = ("generate", "predict")  # commands whose output must not change
 

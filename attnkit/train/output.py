@@ -1,6 +1,5 @@
 """Output of a command, to stdout or to an atomically written file."""
 
-import io
 import sys
 import time
 import warnings
@@ -21,12 +20,6 @@ from attnkit.strategy import data_share
 from attnkit.tokenizer.unknown import UnknownTokens
 
 INTERVAL = 1.0  # seconds between updates of a progress bar
-
-
-def escape_unprintable() -> None:
-    r"""From now on, print characters that the encoding of stdout lacks as `\xe9`, as on stderr, instead of failing."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @rank_zero_only

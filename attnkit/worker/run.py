@@ -24,9 +24,10 @@ from attnkit.ownership import OwnedError, owned
 from attnkit.recipe import SPEC_KEYS
 from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 from attnkit.task import Task
+from attnkit.train.encoding import escape_unprintable
 from attnkit.train.messages import one_message, quiet
 from attnkit.train.out_of_memory import is_out_of_memory
-from attnkit.train.output import escape_unprintable, say
+from attnkit.train.output import say
 from attnkit.train.ranks import is_lost, together
 from attnkit.train.request import Request
 from attnkit.train.run import RunCLI
