@@ -234,13 +234,18 @@ def _age(folder: Path, heartbeat: float) -> float:
 
 def _is_alive(owner: Owner) -> bool:
     """Return whether an owner on this machine is alive, not a zombie, and not another process with a reused id."""
+    return process_exists(owner.pid) and _start_time(owner.pid) in (owner.started, "")
+
+
+def process_exists(pid: int) -> bool:
+    """Return whether a process of this machine has this id."""
     try:
-        os.kill(owner.pid, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass  # another user's process
-    return _start_time(owner.pid) in (owner.started, "")
+    return True
 
 
 def _start_time(pid: int) -> str:

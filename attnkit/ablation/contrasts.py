@@ -21,6 +21,10 @@ class Contrast:
     weights: Mapping[str, float]  # by variant
     kind: Literal["difference", "interaction"] = "difference"  # for an interaction, neither sign is better
 
+    def compares(self, a: str, b: str) -> bool:
+        """Whether this is the difference of these two variants, in either direction."""
+        return self.weights in ({a: 1.0, b: -1.0}, {a: -1.0, b: 1.0})
+
     def by_run(self, keys: Mapping[tuple[str, int], str], seed: int) -> dict[str, float]:
         """Return the weight of each run of a seed, by key; empty if both sides have the same runs."""
         weights = defaultdict[str, float](float)
@@ -51,12 +55,11 @@ def declared(study: StudySpec, plan: StoredPlan) -> list[Contrast]:
     found = contrasts(plan.variants, study.factors, study.effects or defaults)
     for a, b in study.compare:
         name = f"{a} vs {b}"
-        pair = Contrast(name=name, reference=study.pairs[name][1], weights={a: 1.0, b: -1.0})
-        if same := [c for c in found if c.weights in (pair.weights, {a: -1.0, b: 1.0})]:
+        if same := [c for c in found if c.compares(a, b)]:
             raise ConfigurationError(f"compare: {a!r} and {b!r} are compared already, by the contrast {same[0].name!r}: remove the pair")
         if name in {c.name for c in found}:
             raise ConfigurationError(f"compare: two contrasts would be named {name!r}: give a variant or a level another name")
-        found.append(pair)
+        found.append(Contrast(name=name, reference=study.pairs[name][1], weights={a: 1.0, b: -1.0}))
     return found
 
 

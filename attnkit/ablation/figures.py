@@ -14,7 +14,7 @@ from attnkit.ablation.contrasts import balanced
 from attnkit.ablation.measurements import lost
 from attnkit.ablation.results import Results, relative
 from attnkit.ablation.statistics import Comparison
-from attnkit.ablation.tables import SUM
+from attnkit.ablation.tables import compared_with
 from attnkit.wording import counted
 from attnkit.worker.folder import SPECIAL
 
@@ -38,7 +38,7 @@ def forest(results: Results) -> Figure:
     known = [end for c in shown for end in (0.0, c.mean or 0.0, *(c.interval or ())) if math.isfinite(end)]
     room = 0.2 * (max(known) - min(known))
     ends = min(known) - room, max(known) + room  # where unbounded intervals are cut off
-    references = [c.reference if c.kind == "difference" else SUM for c in shown]
+    references = [compared_with(c) for c in shown]
     sides = [(results.study.side(c.variant), f"vs {reference}") for c, reference in zip(shown, references, strict=True)]
     labels = [f"{wrapped(one)}\n{wrapped(other)}" for one, other in reversed(sides)]
     with canvas("forest", height=1.0 + _row_height(labels) * len(shown)) as (axes, svg):

@@ -9,7 +9,7 @@ import numpy as np
 from attnkit.ablation.measurements import lost
 from attnkit.ablation.results import Results, p_text
 from attnkit.ablation.statistics import Effect, mean_of_seeds
-from attnkit.ablation.tables import SUM, Row, Table, interval_text
+from attnkit.ablation.tables import Row, Table, compared_with, interval_text
 from attnkit.wording import counted
 from attnkit.worker.folder import FINISHED
 
@@ -64,9 +64,8 @@ def lengths_table(results: Results) -> Table:
     """Return a row for each of `slopes`."""
     rows: list[Row] = []
     for c, one in zip(results.family, slopes(results), strict=False):
-        compared = c.reference if c.kind == "difference" else SUM
         number = f"- ({one.reason})" if one.effect is None else f"{one.effect.mean:+.3g}{interval_text(*one.effect.interval)}"
-        rows.append((False, (results.study.side(c.variant), compared, number, p_text(one.p_adjusted))))
+        rows.append((False, (results.study.side(c.variant), compared_with(c), number, p_text(one.p_adjusted))))
     return Table(("contrast", "compared with", f"change of the difference in {metric_by_length(results)} [interval]", "p (adjusted)"), rows)
 
 

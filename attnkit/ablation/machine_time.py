@@ -12,7 +12,7 @@ def machine_time(*studies: Measurements) -> str:
     """Return the machine time of the runs that have ended, in words, and that of tuning."""
     text = _time(studies, "run")
     tuned = [one for one in studies if one.study.tune is not None]
-    trials = [Measurements(*one.answers.trials) for one in tuned if one.answers.trials is not None]
+    trials = [one.trials for one in tuned if one.trials is not None]
     if trials:
         text += f"; {_time(trials, 'tuning trial')}"
     if len(trials) < len(tuned):

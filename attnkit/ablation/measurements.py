@@ -51,6 +51,11 @@ class Measurements:
         """The runs that are measured: all runs of the plan."""
         return list(self.plan.runs)
 
+    @property
+    def trials(self) -> "Measurements | None":
+        """The measurements of the trials by which the study was tuned; None if it was not, or they are lost."""
+        return None if self.answers.trials is None else Measurements(*self.answers.trials)
+
     def keys_of(self, variant: str) -> list[str]:
         """Return the keys of the runs of a variant, by seed."""
         return [key for (name, _), key in self.plan.key_by_variant.items() if name == variant]

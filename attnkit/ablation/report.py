@@ -16,7 +16,6 @@ from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import figures
 from attnkit.ablation.lengths import lengths_means, lengths_table
 from attnkit.ablation.machine_time import machine_time
-from attnkit.ablation.measurements import Measurements
 from attnkit.ablation.methods import methods
 from attnkit.ablation.noise import noise_table
 from attnkit.ablation.published import published
@@ -74,8 +73,7 @@ def _again(results: Results) -> str:
 def made_by(results: Results) -> list[str]:
     """Return lines on the machine time of the runs and of tuning, their processors and packages, and the changes that were accepted."""
     lines = [f"machine time: {machine_time(results)}"]
-    trials = [] if results.answers.trials is None else [(Measurements(*results.answers.trials), "tuning trial")]
-    for made, noun in [(results, "run"), *trials]:
+    for made, noun in [(results, "run"), *([] if results.trials is None else [(results.trials, "tuning trial")])]:
         lines += [f"{counted(count, noun)}: {environment}" for environment, count in made.environments()]
         lines += [f"not all {noun}s were made alike: {line}" for line in made.mixtures()]
         for one in made.accepted():
@@ -179,7 +177,7 @@ def page(results: Results) -> str:
         noise=noise_table(results),
         noise_means=NOISE,
         slopes=lengths_table(results),
-        slopes_mean=lengths_means(results),
+        slopes_means=lengths_means(results),
         tuning=tuning_table(results),
         runs=runs_table(results),
         figures=figures(results),

@@ -113,8 +113,12 @@ def costs_table(results: Results) -> Table:
     return variants_table(results, COSTS, bold=())
 
 
-SUM = "the sum of the two effects"  # what an interaction is compared with
 EFFECTS = ("compared with", "difference [interval]", "p (adjusted)", "verdict", "effect", "P(better)")
+
+
+def compared_with(c: Comparison) -> str:
+    """Return what a contrast is compared with, in words."""
+    return c.reference if c.kind == "difference" else "the sum of the two effects"
 
 
 def effects_table(results: Results) -> Table:
@@ -124,9 +128,8 @@ def effects_table(results: Results) -> Table:
         return Table((), rows)
     for c in (c for c in results.family if factorial or c.variant in results.study.pairs):
         signed = c.kind == "difference"
-        compared, wins = (c.reference, or_dash(c.wins, "{:.0%}")) if signed else (SUM, "-")
-        named = results.study.side(c.variant)
-        cells = (named, compared, difference_text(c), p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
+        named, wins = results.study.side(c.variant), or_dash(c.wins, "{:.0%}") if signed else "-"
+        cells = (named, compared_with(c), difference_text(c), p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
         rows.append((signed and c.verdict in ("better", "worse"), cells))
     return Table(("effect of" if factorial else "variant", *EFFECTS), rows, (0, 2, 4))
 
@@ -142,9 +145,9 @@ WIDE = 6  # maximum number of values with a column each
 def tuning_means(results: Results) -> str:
     """Return the meaning of the table of tuning, and from what it can be recomputed."""
     text = "The metric of tuning for each value, averaged over the seeds of tuning; the range, if there are many values."
-    if results.answers.trials is None:
+    if results.trials is None:
         return f"{text} The file of all runs has no trials."
-    return f"{text} All can be recomputed from the {counted(len(results.answers.trials[0].runs), 'trial')} in the file of all runs."
+    return f"{text} All can be recomputed from the {counted(len(results.trials.runs), 'trial')} in the file of all runs."
 
 
 def tuning_table(results: Results) -> Table:

@@ -132,7 +132,7 @@ def compare(options: Options) -> None:
     _say_edited(options, planned)
     results, (a, b) = Results(planned, answers), (_variant(planned, name) for name in (options.a, options.b))
     print(sentence(results.compared(a, b), planned.study))
-    if declared := [c.name for c in results.contrasts.values() if c.weights in ({a: 1.0, b: -1.0}, {a: -1.0, b: 1.0})]:
+    if declared := [c.name for c in results.contrasts.values() if c.compares(a, b)]:
         print(f"This is one test by itself; the verdict of the study is that on {declared[0]!r} in its report, as one of its family.")
     else:
         print("This comparison is not in the study's family, and not corrected for having been chosen afterwards.")

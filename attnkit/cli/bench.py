@@ -71,8 +71,7 @@ def _models(chosen: argparse.Namespace) -> None:
     lowest = {"batch": 1, "rounds": 1, "lengths": 1, "shape": 1, "classes": 2, "vocab": 6}
     for name, least in lowest.items():
         given = getattr(chosen, name)
-        if given is not None and min(given if isinstance(given, list) else [given]) < least:
-            raise ConfigurationError(f"--{name} must be at least {least}")
+        require_at_least(least, **{f"--{name}": min(given) if isinstance(given, list) else given})
     device = best_device()
     is_bare = bool(chosen.peers) or any(map(is_spec, chosen.subjects))
     models: dict[str, nn.Module] = {}

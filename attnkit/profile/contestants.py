@@ -180,9 +180,7 @@ class TrainedTask(Contestant):
             return None
         if isinstance(self.task, MaskedLM):
             return self.task.hide(batch, 0, "fit")
-        if "src" in batch:
-            return batch["src"], batch["tgt"][:, :-1], batch.get("src_mask")
-        return (batch["image" if "image" in batch else "tokens"],)
+        return (*_inputs(batch), batch.get("src_mask")) if "src" in batch else _inputs(batch)
 
     @override
     def outputs(self, *inputs: Tensor | None) -> object:
@@ -211,9 +209,7 @@ class PlainModel(Contestant):
 
     @override
     def inputs(self, batch: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        if "src" in batch:
-            return batch["src"], batch["tgt"][:, :-1]
-        return (batch["image" if "image" in batch else "tokens"],)
+        return _inputs(batch)
 
     @override
     def outputs(self, *inputs: Tensor | None) -> object:
@@ -222,6 +218,10 @@ class PlainModel(Contestant):
     @override
     def end_step(self) -> None:
         pass
+
+
+def _inputs(batch: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    return (batch["src"], batch["tgt"][:, :-1]) if "src" in batch else (batch["image" if "image" in batch else "tokens"],)
 
 
 def contestant(model: nn.Module, *, is_compiled: bool) -> Contestant:

@@ -33,11 +33,7 @@ class PairSizes(TypedDict):
     dropout: float
 
 
-class PairPeer(nn.Module):
-    """A model that maps source [B, S] and target [B, T] to logits [B, T, V]."""
-
-
-class Embedded(PairPeer):
+class Embedded(nn.Module):
     """A peer with embeddings of its own and learned positions."""
 
     def __init__(self, sizes: PairSizes) -> None:
@@ -130,7 +126,7 @@ class TorchTransformerPair(Embedded):
         return F.linear(self.decoder(y, self.encoder(x), tgt_mask=mask, tgt_is_causal=True), self.tgt.weight)
 
 
-class TransformersMarian(PairPeer):
+class TransformersMarian(nn.Module):
     """MarianMT from the package transformers: sinusoidal positions, scaled embeddings, and post-norm, whatever the first model is."""
 
     def __init__(self, **sizes: Unpack[PairSizes]) -> None:
@@ -159,7 +155,7 @@ class TransformersMarian(PairPeer):
         return written[:, 1:]
 
 
-class XTransformersPair(PairPeer):
+class XTransformersPair(nn.Module):
     """An encoder and a decoder of x-transformers, with its own choices: no biases in attention and norms, scaled learned positions."""
 
     def __init__(self, **sizes: Unpack[PairSizes]) -> None:
@@ -195,7 +191,7 @@ class XTransformersPair(PairPeer):
         return written
 
 
-PAIR_PEERS: Mapping[str, Callable[..., PairPeer]] = {
+PAIR_PEERS: Mapping[str, Callable[..., nn.Module]] = {
     "torch": HandWrittenPair, "nn.Transformer": TorchTransformerPair, "transformers": TransformersMarian,
     "x-transformers": XTransformersPair,
 }  # fmt: skip

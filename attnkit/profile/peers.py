@@ -192,7 +192,7 @@ def peer(name: str, spec: Mapping[str, Any], *, max_length: int) -> nn.Module:
         raise ConfigurationError(f"--peers need {missing[0]}, which the first model lacks; leave --peers out")
     sizes = {key: spec[key] for key in ("d_model", "num_layers", "num_heads")}
     sizes |= {"ffn_dim": feed_forward.get("ffn_dim") or 4 * spec["d_model"], "max_length": max_length, "dropout": spec.get("dropout", 0.0)}
-    kinds: Mapping[str, Callable[..., nn.Module]] = PEERS
+    kinds = PEERS
     if stack == "decoder":
         sizes["vocab_size"] = spec["vocab_size"]
     else:

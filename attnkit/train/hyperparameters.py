@@ -51,4 +51,9 @@ def keeps_hyperparameters(logger: Logger) -> bool:
     """Return whether a continued record already has hyperparameters that cannot be replaced."""
     if isinstance(logger, MLFlowLogger):
         return bool(logger.experiment.get_run(logger.run_id).data.params)
+    return has_hyperparameters(logger)
+
+
+def has_hyperparameters(logger: Logger) -> bool:
+    """Return whether a continued record already has hyperparameters, which TensorBoard would store twice; MLflow accepts equal ones."""
     return isinstance(logger, TensorBoardLogger) and Path(logger.log_dir, logger.NAME_HPARAMS_FILE).exists()

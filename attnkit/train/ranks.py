@@ -13,6 +13,7 @@ import torch.distributed
 
 from attnkit.callback.stopping import Stopped, signals_here
 from attnkit.lightning_internals import observing_processes
+from attnkit.ownership import process_exists
 from attnkit.registry import ConfigurationError
 
 LAUNCHER = "ATTNKIT_LAUNCHER"  # environment variable in which the first process passes its process id to the processes it starts
@@ -32,7 +33,7 @@ def together(claims: ExitStack | None = None, *, advice: str = "") -> Iterator[N
     closed before it exits.
     """
     launcher = int(os.environ.get(LAUNCHER, "0"))
-    if launcher and (os.getppid() == launcher or (_has_died(launcher) and os.environ.get("LOCAL_RANK", "0") != "0")):
+    if launcher and (os.getppid() == launcher or (not process_exists(launcher) and os.environ.get("LOCAL_RANK", "0") != "0")):
         with _as_child(launcher, advice):
             yield
     else:
@@ -200,13 +201,3 @@ def _print_error(message: str) -> None:
 
 def _with_advice(what: str, advice: str) -> str:
     return "\n".join(filter(None, [f"{what}. The other processes cannot continue without it.", advice]))
-
-
-def _has_died(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # another user's
-        pass
-    return False

@@ -143,11 +143,6 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def has_hyperparameters(logger: Logger) -> bool:
-    """Return whether a continued record already has its hyperparameters, which TensorBoard would store twice."""
-    return isinstance(logger, TensorBoardLogger) and Path(logger.log_dir, logger.NAME_HPARAMS_FILE).exists()
-
-
 def _named(logger: Any, name: str, folder: Path, token: str, record: str | int | None) -> Any:
     spec: dict[str, Any] = {"class_path": logger} if isinstance(logger, str) else dict(logger)
     path = str(spec.get("class_path", ""))

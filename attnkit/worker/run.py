@@ -25,6 +25,7 @@ from attnkit.recipe import SPEC_KEYS
 from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 from attnkit.task import Task
 from attnkit.train.encoding import escape_unprintable
+from attnkit.train.hyperparameters import has_hyperparameters
 from attnkit.train.messages import one_message, quiet
 from attnkit.train.out_of_memory import is_out_of_memory
 from attnkit.train.output import say
@@ -38,7 +39,7 @@ from attnkit.worker.evaluation import Evaluation
 from attnkit.worker.folder import BUSY, FULL, UNDERWAY, note, read_json, write_json
 from attnkit.worker.lifeline import hold_on, is_child
 from attnkit.worker.limit import Limit
-from attnkit.worker.loggers import RunFolder, alone, has_hyperparameters, has_loggers, open_records, records_of, with_named_loggers
+from attnkit.worker.loggers import RunFolder, alone, has_loggers, open_records, records_of, with_named_loggers
 from attnkit.worker.recorder import Recorder, Reporter, finite, logged
 from attnkit.worker.sources import watch_imports
 from attnkit.worker.witness import Witness

@@ -126,16 +126,18 @@ def _verdict(study: str, c: Comparison) -> str:
     word = (
         c.verdict if c.kind == "difference" else {"equivalent": "none that matters", "inconclusive": "inconclusive"}.get(c.verdict, "shown")
     )
-    low, high = (_difference(study, end, "-") for end in c.interval)
-    unit = " points" if is_fraction(results(study).study.metric) else ""
-    return f"{word}, {_difference(study, c.mean)}{unit} [{low}, {high}], p {p_text(c.p_adjusted)}"
+    return f"{word}, {_tested(study, c.mean, c.interval, c.p_adjusted)}"
 
 
 def _slope(study: str, one: Slope) -> str:
     assert one.effect is not None, one.reason
-    low, high = (_difference(study, end, "-") for end in one.effect.interval)
+    return _tested(study, one.effect.mean, one.effect.interval, one.p_adjusted)
+
+
+def _tested(study: str, mean: float, interval: tuple[float, float], p: float | None) -> str:
+    low, high = (_difference(study, end, "-") for end in interval)
     unit = " points" if is_fraction(results(study).study.metric) else ""
-    return f"{_difference(study, one.effect.mean)}{unit} [{low}, {high}], p {p_text(one.p_adjusted)}"
+    return f"{_difference(study, mean)}{unit} [{low}, {high}], p {p_text(p)}"
 
 
 def _open(study: str) -> str:
