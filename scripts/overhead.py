@@ -4,11 +4,13 @@
 batches of the same framing takes as many: objective, backward, division by the number of targets, clipping, optimizer, schedule. The script
 prints the median time of a step of both (processor time, on one thread; on a GPU, wall-clock time), and the overhead.
 
-With `--peer`, for a recipe of pairs of texts, the loop instead trains torch's `nn.Transformer` of the same sizes on the same pairs, as
-users commonly write it: pairs sorted by the length of the source, in padded batches of a fixed number of pairs (the average number in
-attnkit's batches). The script then prints the real target tokens per second of both, and the ratio.
+With `--peer`, the loop trains another model of the same sizes. For a recipe of texts, it is a decoder of `attnkit bench`, on the same rows:
+`--peer torch` (written by hand), `nn.Transformer`, `transformers`, `x-transformers` or `litgpt`. For a recipe of pairs of texts, it is
+torch's `nn.Transformer` on the same pairs, as users commonly write it: pairs sorted by the length of the source, in padded batches of a
+fixed number of pairs (the average number in attnkit's batches). The script then prints the real target tokens per second of both, and the
+ratio.
 
-Usage: python scripts/overhead.py [--recipe NAME] [--turns N] [--peer] [ARGUMENTS OF FIT ...]
+Usage: python scripts/overhead.py [--recipe NAME] [--turns N] [--peer [NAME]] [ARGUMENTS OF FIT ...]
 """
 
 import argparse
@@ -32,6 +34,7 @@ from typing_extensions import override
 import attnkit
 from attnkit import draws
 from attnkit.cli import AttnkitCLI
+from attnkit.profile.peers import PEERS, peer
 from attnkit.recipe import read_recipe
 from attnkit.task.parameters import parameter_groups
 from attnkit.train.inheritance import values_from_data
@@ -58,6 +61,11 @@ class Clock(Callback):
         self.model: nn.Module = self.task
         self.seconds: dict[str, list[float]] = {"attnkit fit": [], "other loop": []}
         self.tokens: dict[str, list[int]] = {"attnkit fit": [], "other loop": []}
+
+    def compare(self) -> None:
+        """Print the numbers of parameters of both models."""
+        counts = [sum(p.numel() for p in m.parameters()) for m in (self.task, self.model)]
+        print(f"parameters: {counts[0]:,} of attnkit, {counts[1]:,} of the other model", flush=True)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -142,7 +150,28 @@ class TorchSeq2Seq(nn.Module):
         return F.linear(self.model(x, y, tgt_mask=causal, tgt_is_causal=True, **masks), self.tgt.weight)
 
 
-class PeerClock(Clock):
+class DecoderClock(Clock):
+    """A clock whose other loop trains a decoder of `attnkit bench`, by name, on the rows of the recipe."""
+
+    def __init__(self, recipe: str, name: str) -> None:
+        super().__init__(recipe)
+        sections = read_recipe(recipe)
+        spec = {**sections["model"]["stack"], "stack": "decoder", "vocab_size": len(self.data.tokenizer)}
+        self.model = peer(name, spec, max_length=sections["data"]["context"])
+        self.compare()
+
+    @override
+    def step(self, trainer: Trainer) -> None:
+        batch = move_data_to_device(next(self.batches), self.device)
+        self.read += targets(batch)
+        with trainer.precision_plugin.forward_context():
+            logits = self.model(batch["tokens"])
+        loss = F.cross_entropy(logits.float().flatten(0, 1), batch["targets"].flatten(), ignore_index=0)
+        torch.autograd.backward(loss)
+        self.update()
+
+
+class PairClock(Clock):
     """A clock whose other loop trains `nn.Transformer` on batches of pairs with sources of similar length."""
 
     def __init__(self, recipe: str) -> None:
@@ -150,8 +179,7 @@ class PeerClock(Clock):
         stack, vocab_sizes = read_recipe(recipe)["model"]["stack"], (len(self.data.src_tokenizer), len(self.data.tgt_tokenizer))
         sizes = {key: stack[key] for key in ("d_model", "num_layers", "num_heads")}
         self.model = TorchSeq2Seq(**sizes, ffn_dim=stack["feed_forward"]["ffn_dim"], vocab_sizes=vocab_sizes)
-        counts = [sum(p.numel() for p in m.parameters()) for m in (self.task, self.model)]
-        print(f"parameters: {counts[0]:,} of attnkit, {counts[1]:,} of nn.Transformer")
+        self.compare()
         batches = list(self.data.train_dataloader())
         self.pairs = [(s[s != 0], t[t != 0]) for batch in batches for s, t in zip(batch["src"], batch["tgt"], strict=True)]
         self.size = round(len(self.pairs) / len(batches))
@@ -180,8 +208,9 @@ class PeerClock(Clock):
 
 
 def targets(batch: Any) -> int:
-    """Return the number of real target tokens in a batch of pairs; 0 for other batches."""
-    return int((batch["tgt"][:, 1:] != 0).sum()) if "tgt" in batch else 0
+    """Return the number of real target tokens in a batch of pairs or of rows of text; 0 for other batches."""
+    found = batch["tgt"][:, 1:] if "tgt" in batch else batch.get("targets")
+    return 0 if found is None else int(found.count_nonzero())
 
 
 def main() -> None:
@@ -189,10 +218,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="g2p/transformer")
     parser.add_argument("--turns", type=int, default=12)
-    parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--peer", nargs="?", const="nn.Transformer", choices=PEERS)
     chosen, fit_arguments = parser.parse_known_args()
     torch.set_num_threads(1)
-    clock, steps = (PeerClock if chosen.peer else Clock)(chosen.recipe), (chosen.turns + 1) * TURN
+    steps = (chosen.turns + 1) * TURN
+    if chosen.peer is None:
+        clock = Clock(chosen.recipe)
+    elif read_recipe(chosen.recipe)["model"]["name"] == "causal_lm":
+        clock = DecoderClock(chosen.recipe, chosen.peer)
+    elif chosen.peer == "nn.Transformer":
+        clock = PairClock(chosen.recipe)
+    else:
+        parser.error("pairs of texts are compared with nn.Transformer alone")
     with tempfile.TemporaryDirectory() as folder:
         limits = {"default_root_dir": folder, "max_steps": steps, "max_epochs": 1, "limit_train_batches": steps, "limit_val_batches": 0}
         arguments = ["fit", "--config", chosen.recipe, *(f"--trainer.{key}={value}" for key, value in limits.items()), *fit_arguments]

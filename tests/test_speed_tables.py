@@ -1,4 +1,4 @@
-"""The tables of docs/results/speed.md that `attnkit bench` measured show the stored numbers."""
+"""docs/results/speed.md shows the stored results of `attnkit bench` and of scripts."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,8 @@ def result(rows: list[tuple[str, str, float, float]], **changes: Any) -> dict[st
 def test_the_page_shows_the_stored_numbers() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert filled(page) == page, "run python docs/_tools/speed_tables.py"
-    assert {name for _, names, _ in BLOCK.findall(page) for name in names.split()} == {path.stem for path in FOLDER.glob("*.json")}
+    shown = {f"{name}.{'json' if kind == 'bench' else 'txt'}" for _, kind, names, _ in BLOCK.findall(page) for name in names.split()}
+    assert shown == {path.name for path in FOLDER.iterdir()}
 
 
 def test_a_table_has_the_works_of_all_files_and_the_speeds_of_their_peers() -> None:
@@ -69,3 +70,11 @@ def test_the_text_around_a_table_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert page.endswith(f"{end}\nafter")
     assert page.count("training step") == 2
     assert "old" not in page
+
+
+def test_the_output_of_a_script_is_shown_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(speed_tables, "FOLDER", tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text(f"$ python {name}.py\n1.00 x\n", encoding="utf-8")
+    begin, end = "<!-- begin: output one two -->\n", "<!-- end -->"
+    assert filled(f"{begin}old\n{end}") == f"{begin}```text\n$ python one.py\n1.00 x\n\n$ python two.py\n1.00 x\n```\n{end}"

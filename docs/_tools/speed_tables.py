@@ -1,9 +1,15 @@
-"""Write the tables of docs/results/speed.md that show stored results of `attnkit bench --json`.
+"""Write the stored results of `attnkit bench --json` and of scripts into docs/results/speed.md.
 
     python docs/_tools/speed_tables.py
 
-A table stands between `<!-- begin: bench NAME ... -->` and `<!-- end -->`; each NAME is a file docs/results/speed/NAME.json. It has a line
-for each kind of work and length of each file, and the commands of the files below. Text around the markers is written by hand and kept.
+A table of `attnkit bench` stands between `<!-- begin: bench NAME ... -->` and `<!-- end -->`; each NAME is a file
+docs/results/speed/NAME.json. It has a line for each kind of work and length of each file, and the commands of the files below. What a
+script printed stands between `<!-- begin: output NAME ... -->` and `<!-- end -->`; each NAME is a file docs/results/speed/NAME.txt, the
+command in its first line:
+
+    (echo '$ COMMAND'; COMMAND) > docs/results/speed/NAME.txt
+
+Text around the markers is written by hand and kept.
 """
 
 import json
@@ -15,14 +21,25 @@ from typing import Any
 
 PAGE = Path(__file__).parents[1] / "results/speed.md"
 FOLDER = PAGE.with_suffix("")
-BLOCK = re.compile(r"(<!-- begin: bench (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- begin: (bench|output) (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 WORKS = {"step": "training step", "forward": "forward pass", "prefill": "prefill", "decode": "32 new tokens after it"}
 COLUMNS = {"torch": "by hand", "nn.Transformer": "`nn.Transformer`"}
 
 
 def filled(page: str) -> str:
-    """Return a page with the tables of its markers made again."""
-    return BLOCK.sub(lambda found: found[1] + table([read(name) for name in found[2].split()]) + found[3], page)
+    """Return a page with the results of its markers written again."""
+
+    def block(found: re.Match[str]) -> str:
+        names = found[3].split()
+        return found[1] + (table([read(name) for name in names]) if found[2] == "bench" else output(names)) + found[4]
+
+    return BLOCK.sub(block, page)
+
+
+def output(names: list[str]) -> str:
+    """Return what scripts printed, each after its command."""
+    texts = [(FOLDER / f"{name}.txt").read_text(encoding="utf-8").strip() for name in names]
+    return "\n".join(["```text", "\n\n".join(texts), "```", ""])
 
 
 def read(name: str) -> dict[str, Any]:
