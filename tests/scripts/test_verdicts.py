@@ -88,7 +88,7 @@ def test_an_answer_follows_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_queries_about_runs_are_answered(verdicts: ModuleType) -> None:
     assert verdicts.answered('{{ above("distance=16", 0.99) }}', "mixers_recall") == "3"
     assert verdicts.answered('{{ right("position=rotary", 17, 24) }}', "position") == "16.8 %"
-    assert verdicts.answered('{{ tuned("residual=none") }}', "residual_norm") == "warmup_steps=0.05"
+    assert verdicts.answered('{{ tuned("residual=none") }}', "residual_norm") == "warmup_steps=0.5"
     assert verdicts.answered('{{ mean("start=pretrained", "test/title/rougeL") }}', "t5_pretraining") == "1.9"
     assert verdicts.answered('{{ mean("baseline", "test/module/sequence_error_rate") }}', "t5_pretraining") == "66.0 %"
     assert verdicts.answered('{{ runs("pattern=convolution") }}', "mixers_recall") == "38.0 to 38.8 %"
