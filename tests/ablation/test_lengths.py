@@ -55,7 +55,8 @@ def test_a_contrast_has_the_mean_slope_of_its_seeds_with_an_interval_simultaneou
         p = stats.ttest_1samp(differences, 0).pvalue * 2
         low, high = stats.ttest_1samp(differences, 0).confidence_interval(1 - 0.05 / 2)
         assert cells[:3] == (name, "baseline", f"{differences.mean():+.3g} [{low:.3g}, {high:.3g}]")
-        assert cells[3] == ("< 0.001" if p < 0.001 else f"{min(1.0, p):.3f}")
+        assert cells[3] == "6"
+        assert cells[4] == ("< 0.001" if p < 0.001 else f"{min(1.0, p):.3f}")
 
 
 def test_both_formats_of_the_report_show_the_slopes() -> None:
@@ -74,7 +75,7 @@ def test_slopes_wait_for_all_runs() -> None:
 
 def test_a_slope_that_has_no_interval_says_why() -> None:
     results = with_slopes(SLOPES, {**VALUES, "position=none": [*BASE[:5], "diverged"]})
-    assert lengths_table(results).rows[0][1][2:] == ("- (1 run diverged)", "")
+    assert lengths_table(results).rows[0][1][2:] == ("- (1 run diverged)", "6", "")
     same = {**SLOPES, "position=none": SLOPES["baseline"]}
     assert lengths_table(with_slopes(same)).rows[0][1][2] == "- (+0 with every seed, so its noise is unknown)"
     results = with_slopes(SLOPES)
