@@ -52,7 +52,7 @@ def slopes(results: Results) -> list[Slope]:
         if diverged := lost(results.value(key) for key in {key for one in runs for _, key in one}):
             found.append(Slope(name=c.variant, seeds=len(runs), reason=f"{counted(diverged, 'run')} diverged"))
         elif len(known) < max(2, len(ended)):
-            found.append(Slope(name=c.variant, seeds=len(runs), reason="not all runs have texts of several lengths"))
+            found.append(Slope(name=c.variant, seeds=len(runs), reason="not all runs have a value at each of several lengths"))
         elif np.ptp(known) < 1e-9:
             found.append(Slope(name=c.variant, seeds=len(runs), reason=f"{known[0]:+.3g} with every seed, so its noise is unknown"))
         else:
@@ -71,7 +71,7 @@ def lengths_table(results: Results) -> Table:
     return Table(("contrast", "compared with", change, "seeds", "p (adjusted)"), rows)
 
 
-def slope_of(rows: Sequence[Mapping[str, float]], name: str) -> float | None:
+def slope_of(rows: Sequence[Mapping[str, float | None]], name: str) -> float | None:
     """Return the change of a metric per doubling of the length, over examples; None without two lengths, or without all values.
 
     Example:
@@ -79,8 +79,8 @@ def slope_of(rows: Sequence[Mapping[str, float]], name: str) -> float | None:
         0.5
         >>> slope_of([{"length": 2, "count": 3, "loss": 0.5}], "loss")
     """
-    known = [(row["length"], row["count"], row.get(name, math.nan)) for row in rows if row["length"] > 0]
-    if len({length for length, *_ in known}) < 2 or not all(np.isfinite(value) for *_, value in known):
+    known = [(row["length"], row["count"], row.get(name)) for row in rows if row["length"]]
+    if len({length for length, *_ in known}) < 2 or not all(value is not None and math.isfinite(value) for *_, value in known):
         return None
     x, n, y = np.array(known, dtype=np.float64).T
     x = np.log2(x) - np.average(np.log2(x), weights=n)
