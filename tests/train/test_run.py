@@ -88,11 +88,15 @@ def test_a_second_run_gets_a_new_version_folder(attnkit: Command, tiny: str) -> 
 @pytest.mark.parametrize("has_stepped", [False, True])
 def test_a_run_that_stops_at_a_step_that_is_not_finite_keeps_its_recipe(has_stepped: bool, tmp_path: Path) -> None:
     run = tmp_path / "version_0"
-    with pytest.raises(SystemExit), new_run(tmp_path):
+
+    def stop() -> None:
         (run / "config.yaml").touch()
         if has_stepped:
             (run / KEPT).touch()
         raise SystemExit(3)
+
+    with pytest.raises(SystemExit), new_run(tmp_path):
+        stop()
     assert (run / "config.yaml").exists() == run.exists() == has_stepped
 
 
