@@ -141,7 +141,8 @@ class Measurements:
             bins[-2:] = [bins[-2] + bins[-1]]
 
         def mean_of(rows: list[dict[str, Any]], key: str) -> float:
-            return sum(row["count"] * (math.nan if row[key] is None else row[key]) for row in rows) / sum(row["count"] for row in rows)
+            total = sum(row["count"] * (math.nan if row[key] is None else row[key]) for row in rows)
+            return float(total / sum(row["count"] for row in rows))
 
         return name, [(mean_of(rows, "length"), mean_of(rows, name)) for rows in bins]
 
