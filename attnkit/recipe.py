@@ -85,7 +85,10 @@ class _Loader(yaml.SafeLoader):
                 raise _error("a key must be a word or a number, not a list or a mapping", key.start_mark)
             if key.tag.endswith(":bool"):
                 key.tag = "tag:yaml.org,2002:str"
-            names = {key.value, key.value if key.tag.endswith(":merge") else self.construct_object(key)}
+            value = key.value if key.tag.endswith(":merge") else self.construct_object(key)
+            if isinstance(value, int) and key.value != str(value):  # `1_000`, `0x10`: as a name, it would silently become another
+                raise _error(f"the key {key.value} would be read as {value}: write {value}, or '{key.value}' for the text", key.start_mark)
+            names = {key.value, value}
             if names & seen:
                 raise _error(f"the key {key.value!r} occurs twice", key.start_mark)
             seen |= names

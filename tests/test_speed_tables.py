@@ -46,6 +46,21 @@ def test_a_table_has_the_works_of_all_files_and_the_speeds_of_their_peers() -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("task", "length", "size"),
+    [
+        ("tokens and target tokens -> tokens", 16, "8 x 16 tokens"),
+        ("frames of 40 features -> class (35)", 16, "8 x 16 frames of 40 features"),
+        ("images of 1 x 28 x 28 -> class (10)", None, "8 images of 1 x 28 x 28"),
+        ("images of 1 x 28 x 28 and target tokens -> tokens", 16, "8 images of 1 x 28 x 28 and 16 target tokens"),
+    ],
+)
+def test_a_row_of_images_or_sound_says_its_size(task: str, length: int | None, size: str) -> None:
+    found = result([("step", "recipe", 1.0, 1.0)], task=task)
+    found["rows"][0]["length"] = length
+    assert table([found]).splitlines()[2] == f"| training step, {size}, fp32 | 1.0 |"
+
+
 def test_a_spec_is_written_once() -> None:
     rows = [("step", "recipe", 1.0, 1.0)]
     spec = f"{{stack: decoder, {'d_model: 64, ' * 12}tie: output}}"

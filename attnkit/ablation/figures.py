@@ -180,6 +180,8 @@ def lengths(results: Results) -> Figure:
         mark = longest - SPECIAL[side] + 0.5
         title += " (dashed: the longest in training)"
     drawn = [Line(variant, points, style) for variant, style, _, points in found if points]
+    if any(math.isnan(value) for line in drawn for _, value in line.points):
+        title += " (a gap: no finite value in some run)"
     return lines("lengths", title, drawn, f"tokens of the {side}", found[-1][2], height=2.6 + _height_of_legend(results), mark=mark)
 
 

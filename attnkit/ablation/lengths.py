@@ -19,6 +19,7 @@ class Slope:
     """The change of a contrast's difference with each doubling of the length."""
 
     name: str  # the name of the contrast
+    seeds: int  # the number of seeds with which all its runs have ended; with `decide`, contrasts differ in it
     effect: Effect | None = None  # its estimate; the interval is simultaneous over all contrasts
     p_adjusted: float | None = None
     reason: str = ""  # why there is no estimate
@@ -49,14 +50,14 @@ def slopes(results: Results) -> list[Slope]:
         ended = [[(w, by_run[key]) for w, key in one] for one in runs]
         known = [sum(w * b for w, b in one if b is not None) for one in ended if all(b is not None for _, b in one)]
         if diverged := lost(results.value(key) for key in {key for one in runs for _, key in one}):
-            found.append(Slope(name=c.variant, reason=f"{counted(diverged, 'run')} diverged"))
+            found.append(Slope(name=c.variant, seeds=len(runs), reason=f"{counted(diverged, 'run')} diverged"))
         elif len(known) < max(2, len(ended)):
-            found.append(Slope(name=c.variant, reason="not all runs have texts of several lengths"))
+            found.append(Slope(name=c.variant, seeds=len(runs), reason="not all runs have a value at each of several lengths"))
         elif np.ptp(known) < 1e-9:
-            found.append(Slope(name=c.variant, reason=f"{known[0]:+.3g} with every seed, so its noise is unknown"))
+            found.append(Slope(name=c.variant, seeds=len(runs), reason=f"{known[0]:+.3g} with every seed, so its noise is unknown"))
         else:
             effect = mean_of_seeds(known, alpha=results.study.alpha / len(results.family))
-            found.append(Slope(name=c.variant, effect=effect, p_adjusted=min(1.0, effect.p * len(results.family))))
+            found.append(Slope(name=c.variant, seeds=len(runs), effect=effect, p_adjusted=min(1.0, effect.p * len(results.family))))
     return found
 
 
@@ -65,11 +66,12 @@ def lengths_table(results: Results) -> Table:
     rows: list[Row] = []
     for c, one in zip(results.family, slopes(results), strict=False):
         number = f"- ({one.reason})" if one.effect is None else f"{one.effect.mean:+.3g}{interval_text(*one.effect.interval)}"
-        rows.append((False, (results.study.side(c.variant), compared_with(c), number, p_text(one.p_adjusted))))
-    return Table(("contrast", "compared with", f"change of the difference in {metric_by_length(results)} [interval]", "p (adjusted)"), rows)
+        rows.append((False, (results.study.side(c.variant), compared_with(c), number, str(one.seeds), p_text(one.p_adjusted))))
+    change = f"change of the difference in {metric_by_length(results)} [interval]"
+    return Table(("contrast", "compared with", change, "seeds", "p (adjusted)"), rows)
 
 
-def slope_of(rows: Sequence[Mapping[str, float]], name: str) -> float | None:
+def slope_of(rows: Sequence[Mapping[str, float | None]], name: str) -> float | None:
     """Return the change of a metric per doubling of the length, over examples; None without two lengths, or without all values.
 
     Example:
@@ -77,8 +79,8 @@ def slope_of(rows: Sequence[Mapping[str, float]], name: str) -> float | None:
         0.5
         >>> slope_of([{"length": 2, "count": 3, "loss": 0.5}], "loss")
     """
-    known = [(row["length"], row["count"], row.get(name, math.nan)) for row in rows if row["length"] > 0]
-    if len({length for length, *_ in known}) < 2 or not all(np.isfinite(value) for *_, value in known):
+    known = [(row["length"], row["count"], row.get(name)) for row in rows if row["length"]]
+    if len({length for length, *_ in known}) < 2 or not all(value is not None and math.isfinite(value) for *_, value in known):
         return None
     x, n, y = np.array(known, dtype=np.float64).T
     x = np.log2(x) - np.average(np.log2(x), weights=n)

@@ -121,7 +121,8 @@ class Measurements:
     def by_length(self, variant: str, side: Literal["source", "target"]) -> tuple[str, list[tuple[float, float]]]:
         """Return the name of a metric known by length, and its means over the finished runs, as pairs of a length and a value.
 
-        Rare lengths (under 1 % of the examples, or under 20 examples per run) are merged with their neighbours.
+        Rare lengths (under 1 % of the examples, or under 20 examples per run) are merged with their neighbours. A mean is NaN if a run has
+        no finite value at one of its lengths.
         """
         found = [self.result[key].get("lengths", {}).get(side, []) for key in self.keys_of(variant)]
         rows = [row for table in found for row in table]
@@ -138,11 +139,12 @@ class Measurements:
             bins[-1] += same
         if len(bins) > 1 and sum(row["count"] for row in bins[-1]) < least:
             bins[-2:] = [bins[-2] + bins[-1]]
-        counts = [sum(row["count"] for row in rows) for rows in bins]
-        means = [
-            [sum(row["count"] * row[key] for row in rows) / n for key in ("length", name)] for rows, n in zip(bins, counts, strict=True)
-        ]
-        return name, [(length, value) for length, value in means]
+
+        def mean_of(rows: list[dict[str, Any]], key: str) -> float:
+            total = sum(row["count"] * (math.nan if row[key] is None else row[key]) for row in rows)
+            return float(total / sum(row["count"] for row in rows))
+
+        return name, [(mean_of(rows, "length"), mean_of(rows, name)) for rows in bins]
 
     def frame(self) -> pd.DataFrame:
         """Return a row for each variant and seed: status, every metric, size, FLOPs, speed, memory and the hash of the batches seen."""

@@ -208,9 +208,9 @@ class Plan(StoredPlan):
         trials.refuse_other()
 
     def _has_answers(self, asked: Mapping[str, Any]) -> bool:
-        """Return False only if runs of a recorded question have ended, and none has shown its metric or diverged."""
+        """Return False only if runs of a recorded question have ended or been interrupted, and none has shown its metric or diverged."""
         earlier, metric = stored(StoredPlan, self.study_folder / "plan.json"), str(asked.get("metric"))
-        ended = 0
+        begun = 0
         for run in () if earlier is None else earlier.runs:
             folder = self.run_folder(run.key)
             status, underway = status_of(folder)["status"], stored(Underway, folder / UNDERWAY)
@@ -219,8 +219,8 @@ class Plan(StoredPlan):
                 return True
             if any((self.folder / REPLACED).glob(f"{run.key}-*")):  # a stale run
                 return True
-            ended += status in FINAL
-        return not ended
+            begun += status in (*FINAL, "interrupted")
+        return not begun  # runs that were removed may have had answers
 
     def _question(self) -> dict[str, Any]:
         named = {v.name for v in self.study.expanded()}  # not the trials that a search adds, which depend on answers

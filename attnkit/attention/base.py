@@ -233,7 +233,8 @@ class Attention(nn.Module, ABC):
 
     def chunk_size(self, query: Tensor, key: Tensor) -> int:
         """Return how many queries fit into `chunk_elements` at once."""
-        return max(1, self.chunk_elements // (query.shape[0] * query.shape[1] * key.shape[-2] * self.pair_width))
+        row = query.shape[0] * query.shape[1] * key.shape[-2] * self.pair_width  # 0 for empty inputs
+        return max(1, self.chunk_elements // max(1, row))
 
     def row_weights(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
         """Return the weights [B, H, Q, K], in fp32 or float64, of projected queries; `attn_bias` is finite."""
@@ -263,7 +264,7 @@ class Attention(nn.Module, ABC):
     ) -> Iterator[tuple[Tensor, Mask | None, Tensor | None]]:
         """Yield a few queries at a time, with their rows of the mask and of the bias."""
         queries, keys, size = query.shape[-2], key.shape[-2], self.chunk_size(query, key)
-        for start in range(0, queries, size):
+        for start in range(0, max(1, queries), size):
             stop = min(start + size, queries)
             rows = None if mask is None else mask.rows(start, stop, queries, keys, query.device)
             bias = attn_bias if attn_bias is None or attn_bias.shape[-2] == 1 else attn_bias[..., start:stop, :]

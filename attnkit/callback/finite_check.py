@@ -21,6 +21,7 @@ from attnkit.task import Task
 from attnkit.task.steps import gradients
 
 Policy = Literal["stop", "skip"]
+KEPT = "not_finite.pt"  # the batches of a step that is not finite, in the run's folder
 
 ADVICE = "Try a lower learning rate or more warmup, --trainer.gradient_clip_val 1.0, or --trainer.precision 32-true."
 
@@ -173,7 +174,7 @@ class FiniteCheck(Callback):
         """Write the batches of a process in the step next to the run's logs, and return a sentence that says where."""
         if (folder := trainer.log_dir) is None:  # all processes ask, since it is broadcast
             return ""
-        path = Path(folder) / "not_finite.pt"
+        path = Path(folder) / KEPT
         if trainer.global_rank == process:
             with atomic(path) as draft:
                 torch.save([micro.batch for micro in step.micro_batches], draft)

@@ -12,7 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 from attnkit.cli.kept import kept
-from attnkit.cli.suggesting import SuggestingParser
+from attnkit.cli.suggesting import SuggestingParser, seed
 from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 
 Arguments = list[str]
@@ -148,7 +148,7 @@ def _probe(arguments: Arguments) -> None:
     parser.add_argument("name", help="see `attnkit list probes`; `attnkit describe probe.NAME` shows its arguments")
     parser.add_argument("subject", help="a .ckpt or .safetensors file, or a recipe, whose model is untrained")
     parser.add_argument("--out", action="append", default=[], metavar="FILE", help="also write a figure (.svg) or the plain data (.json)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the weights of an untrained model (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of the weights of an untrained model (default: 0)")
     parser.epilog = f"Arguments of the probe follow as --KEY VALUE, and changes to the recipe as --model... and --data... {ON_GPU}"
     chosen, rest = parser.parse_known_args(arguments)
     import_modules(chosen.imports)

@@ -42,14 +42,16 @@ def _require_drawable(length: int) -> None:
         raise ConfigurationError(f"a picture has at most {LARGEST:,} positions, but --length is {length:,}")
 
 
-def draw_position(name: str, *, out: str, length: int = 64, d_model: int = 64, num_heads: int = 4) -> None:
+def draw_position(name: str, *, out: str, length: int = 64, d_model: int = 64, num_heads: int = 4, seed: int = 0) -> None:
     """Draw what a position encoding adds to the embeddings, rotates by, or adds to the logits; raise if that depends on a text."""
     _require_drawable(length)
     require_at_least(1, **{"--num_heads": num_heads})
     require_at_least(num_heads, **{"--d_model": d_model})  # a channel for each head
     given = {"d_model": d_model, "head_dim": d_model // num_heads, "num_heads": num_heads, "bidirectional": True}
     try:
-        position: Any = positions.build(name, **given)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)  # some positions have random weights
+            position: Any = positions.build(name, **given)
     except ConfigurationError:
         raise
     except ValueError as error:  # such as an odd number of channels to rotate in pairs

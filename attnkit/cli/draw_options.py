@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from attnkit.cli.suggesting import SuggestingParser
+from attnkit.cli.suggesting import SuggestingParser, seed
 
 
 def add_kinds(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,7 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
             "--length": number("number of positions", 64),
             "--d_model": number("width of the embeddings", 64),
             "--num_heads": number("number of heads", 4),
+            "--seed": number("seed of the weights of the position", 0) | {"type": seed},
         },
     )
     add(
@@ -44,7 +45,7 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
     add(
         "score",
         "the logits of a score over two-dimensional keys, for one query",
-        **{"name": {"help": "such as additive"}, "--seed": number("seed of the weights of the score", 0)},
+        **{"name": {"help": "such as additive"}, "--seed": number("seed of the weights of the score", 0) | {"type": seed}},
     )
     add(
         "step",

@@ -1,5 +1,6 @@
 """`attnkit generate`: generate text from input texts, using only a checkpoint."""
 
+import codecs
 import io
 import secrets
 import sys
@@ -46,7 +47,8 @@ def generate(checkpoint: str, texts: Sequence[str], options: Options, *, n_best:
 def _batches(texts: Sequence[str], *, one_by_one: bool) -> Iterable[Sequence[str]]:
     """Return `texts`, or the lines of stdin if there are none, in one batch or one by one, each as soon as it is available."""
     if not texts and isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer names the text that is not UTF-8
+        is_ascii = codecs.lookup(sys.stdin.encoding).name == "ascii"  # an old locale, whose bytes beyond ASCII are UTF-8, as in files
+        sys.stdin.reconfigure(encoding="utf-8" if is_ascii else None, errors="surrogateescape")  # the tokenizer names a text that is not
     lines = texts or (line.rstrip("\r\n").removeprefix("\ufeff") for line in sys.stdin or ())  # None if it was closed, as by `<&-`
     return ([line] for line in lines) if one_by_one else [list(lines)]
 

@@ -59,9 +59,12 @@ def exit_status(carry_out: Callable[[], int | None]) -> int:
     except OSError as error:
         return _report(f"{error.filename}: {error.strerror}" if error.filename else error, status=1)
     except UnicodeEncodeError as error:
-        if error.encoding == "utf-8":
-            raise
         lacking = error.object[error.start : error.start + 1]
+        if error.encoding == "utf-8":  # a lone surrogate, which may stand for a byte of an argument
+            if not any(lacking in word for word in sys.argv):
+                raise
+            found = f"an argument is not text in {sys.getfilesystemencoding()}, the encoding of this locale"
+            return _report(f"{found}: set PYTHONUTF8=1, or rename the file", status=2)
         return _report(
             f"the output's encoding, {error.encoding}, lacks {lacking!a}: set PYTHONIOENCODING=utf-8, or use --out FILE", status=1
         )

@@ -57,8 +57,9 @@ def new(*, kind: str, train: str, validation: str | None, columns: Sequence[str]
         f"{sum(side.total for side in found.sides):,} characters. Every number may be changed.",
         *RECIPES[kind](found, json.dumps(source, ensure_ascii=False)),
     ]
-    with path.open("x", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
+    content = "\n".join([*lines, ""]).encode()  # before the file exists, because a name may not be text
+    with path.open("xb") as file:
+        file.write(content)
     print(f"Wrote {path}. Train: attnkit fit --config {path}")
 
 

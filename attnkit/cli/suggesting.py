@@ -12,6 +12,13 @@ from attnkit.registry import nearest
 _UNKNOWN = re.compile(r"unrecognized arguments: (?:.* )?(--[\w-]+)|invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
+def seed(text: str) -> int:
+    """Return a seed of the command line, which as `seed_everything`, fits in 32 bits."""
+    if not 0 <= (found := int(text)) < 2**32:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {2**32 - 1}, but is {text}")
+    return found
+
+
 class SuggestingParser(argparse.ArgumentParser):
     """Adds the closest match to errors about unknown options and words.
 

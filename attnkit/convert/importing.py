@@ -32,7 +32,7 @@ FAMILIES = {**DECODERS, **qwen3_5.FAMILIES, **ENCODERS}
 class _Described(NamedTuple):
     family: Family
     spec: dict[str, Any]  # arguments of `compose`
-    bos: int | None
+    bos: int | None  # which may lie outside the vocabulary; the other two do not
     eos: int | None
     pad: int | None
     head: str | None  # the labelling head, a key of `TASKS`, if any
@@ -76,13 +76,19 @@ def load_task(folder: str | Path) -> Any:
 
 
 def _causal_lm(path: Path, described: _Described) -> Any:
-    if (eos := described.eos) is None:
+    size, bos, eos = described.spec["vocab_size"], described.bos, described.eos
+    if eos is None:
         raise ConfigurationError(
-            f"{path / 'config.json'} has no eos_token_id, but attnkit ends every text with this token: add it to the file. "
-            f"{without_tokenizer(path)}"
+            f"{path / 'config.json'} has no eos_token_id below {size}, its vocab_size, but attnkit ends every text with this token: add it "
+            f"to the file. {without_tokenizer(path)}"
+        )
+    if bos is not None and bos >= size:
+        raise ConfigurationError(
+            f"{path / 'config.json'}: bos_token_id {bos} is not below {size}, its vocab_size: correct it, or remove it if texts begin with "
+            f"the token that ends them. {without_tokenizer(path)}"
         )
     weights = _filled(path, described).state_dict()  # first, as this rejects sizes that do not match the weights
-    vocabulary = read_vocabulary(path, described.spec["vocab_size"], eos if described.bos is None else described.bos, eos, described.pad)
+    vocabulary = read_vocabulary(path, size, eos if bos is None else bos, eos, described.pad)
     head = {**described.spec.get("head", {"name": "linear"}), "excluded": vocabulary.excluded}
     most = described.spec["position"].get("max_length", 64)
     task = _task("causal_lm", {**described.spec, "head": head}, tokenizer=vocabulary.tokenizer, max_length=min(64, most))
@@ -141,7 +147,7 @@ def _described(folder: Path) -> _Described:
     spec = family.spec(fields)
     pad = fields.take("pad_token_id")  # -1 in Llama 1
     fields.finish()
-    bos, eos, pad = (token if type(token) is int and 0 <= token < spec["vocab_size"] else None for token in (bos, eos, pad))
+    eos, pad = (token if type(token) is int and 0 <= token < spec["vocab_size"] else None for token in (eos, pad))
     return _Described(family, spec, bos, eos, pad, head, classes)
 
 

@@ -58,12 +58,25 @@ class Augmentation:
     def _transformed(self, image: Tensor, index: int, epoch: int) -> Tensor:
         with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's global state
             torch.manual_seed(int(np.random.SeedSequence([self.seed, epoch, index]).generate_state(1)[0]))
-            for transform in self.transforms:
-                image = transform(image)
+            for name, transform in self.transforms:
+                try:
+                    image = transform(image)
+                except (TypeError, ValueError, RuntimeError) as error:
+                    raise ConfigurationError(
+                        f"augmentation {name} cannot change a single image of type {image.dtype} without its label, as it is given here: "
+                        f"{error}"
+                    ) from error
+        if image.dtype != torch.uint8:
+            names = ", ".join(name for name, _ in self.transforms)
+            raise ConfigurationError(
+                f"augmentation must leave images as torch.uint8, which the data module then scales and normalises, but {names} made "
+                f"{image.dtype}"
+            )
         return image
 
 
-def _transform(spec: str | Mapping[str, Any]) -> Any:
+def _transform(spec: str | Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the name of a transform, and the transform."""
     name, arguments = (spec, {}) if isinstance(spec, str) else (spec.get("name"), {k: v for k, v in spec.items() if k != "name"})
     try:
         library = import_module("torchvision.transforms.v2")
@@ -78,6 +91,6 @@ def _transform(spec: str | Mapping[str, Any]) -> Any:
     if name not in names:
         raise ConfigurationError(f"torchvision.transforms.v2 has no {name!r}.{nearest(str(name), names)}")
     try:
-        return getattr(library, name)(**arguments)
+        return str(name), getattr(library, name)(**arguments)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"augmentation {name}: {error}") from error

@@ -162,7 +162,8 @@ class Tokenizer(ABC):
             text.encode()
         except UnicodeEncodeError as error:
             raise ConfigurationError(
-                f"the text {reprlib.repr(text)} has a lone surrogate ({text[error.start]!r}) at position {error.start}, so it was not UTF-8"
+                f"the text {reprlib.repr(text)} has a lone surrogate ({text[error.start]!r}) at position {error.start}, so it was "
+                "not read as UTF-8"
             ) from error
         pieces = [text] if self._extra is None else self._extra.split(text)
         return [piece if i % 2 else self.normalized(piece) for i, piece in enumerate(pieces)]

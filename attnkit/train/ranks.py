@@ -89,8 +89,10 @@ def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
     Example:
         >>> obituary([76, -9], [11, 12])
         'rank 2 of 3 (process 12) was killed by SIGKILL, often because memory ran out'
-        >>> obituary([2], [11]), obituary([143], [11])
-        ('rank 1 of 2 (process 11) ended with exit status 2 (its own message is above)', 'rank 1 of 2 (process 11) was stopped by SIGTERM')
+        >>> obituary([2], [11])
+        'rank 1 of 2 (process 11) ended with exit status 2 (any message of its own is above)'
+        >>> obituary([143], [11])
+        'rank 1 of 2 (process 11) was stopped by SIGTERM'
     """
     dead = [index for index, code in enumerate(codes) if code]
     index = next((i for i in dead if codes[i] != LOST), dead[0])
@@ -101,7 +103,7 @@ def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
     elif code - 128 in signals_here():
         ending = f"was stopped by {signal.Signals(code - 128).name}"
     else:
-        ending = f"ended with exit status {code} (its own message is above)"
+        ending = f"ended with exit status {code} (any message of its own is above)"
     return f"rank {rank} of {os.environ.get('WORLD_SIZE', local)} (process {pids[index]}) {ending}"
 
 

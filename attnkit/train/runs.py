@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
+from attnkit.callback.finite_check import KEPT
 from attnkit.checkpoint import CheckpointError, MissingComponentError, load_checkpoint, require_undamaged
 from attnkit.checkpoint.description import saved_recipe
 from attnkit.files import remove, short_path
@@ -111,8 +112,8 @@ def new_run(folder: Path) -> Iterator[int]:
 
 
 def _remove_if_empty(run: Path) -> None:
-    """Remove the folder of a run without checkpoints and metrics, but keep files that attnkit did not write."""
-    if (run / METRICS).exists() or any(run.glob("checkpoints/*")):
+    """Remove the folder of a run that has not made a step, but keep files that attnkit did not write."""
+    if (run / METRICS).exists() or (run / KEPT).exists() or any(run.glob("checkpoints/*")):
         return
     for pattern in STARTED:
         for path in run.glob(pattern):

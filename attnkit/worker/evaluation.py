@@ -18,13 +18,14 @@ from attnkit.task.evaluation import EvaluatedTask
 from attnkit.task.metrics import TextQuotient, generation_metric
 from attnkit.task.seq2seq import Seq2Seq
 from attnkit.worker.folder import SPECIAL
+from attnkit.worker.recorder import finite
 
 GROUPS = 200
 """The number of random groups, the same in all runs, over which examples are summed: 200 sums suffice to estimate the spread."""
 
 SIDES = {"source": "src", "target": "tgt"}  # the key of each side's tensor in a batch
 Sums = tuple[Sequence[float], Sequence[float]]  # the numerators and denominators of a mean, one per group
-Table = list[dict[str, float]]
+Table = list[dict[str, float | None]]
 
 
 class Evaluation(Callback):
@@ -131,10 +132,10 @@ class Evaluation(Callback):
         return f"{zlib.crc32(repr([(number, self._texts.get(number)) for number in numbers]).encode()):08x}"
 
     def by_length(self) -> dict[str, Table]:
-        """Return, for each side (`source`, `target`), a row per length: `length` in tokens, `count` and each metric."""
+        """Return, for each side (`source`, `target`), a row per length: `length` in tokens, `count` and each metric, None if not finite."""
         return {
             side: [
-                {"length": n, "count": count, **{name: float(m.compute()) for name, m in self._metrics[side][n].items()}}
+                {"length": n, "count": count, **finite({name: float(m.compute()) for name, m in self._metrics[side][n].items()})}
                 for n, count in sorted(self._count[side].items())
             ]
             for side in SIDES

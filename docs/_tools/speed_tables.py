@@ -70,18 +70,26 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def _lines(result: dict[str, Any], peers: list[str]) -> list[str]:
-    cells: dict[tuple[str, int], dict[str, str]] = {}
+    cells: dict[tuple[str, int | None], dict[str, str]] = {}
     first = result["rows"][0]["name"]
     for row in result["rows"]:
         speed = "" if row["name"] == first else f" ({row['relative']:.2f})".replace("(0.", "(.")
         cells.setdefault((row["work"], row["length"]), {})[row["name"]] = f"{row['milliseconds']:,.1f}{speed}"
     compiled = {work: ", compiled" if result["compiled"] and work in ("step", "forward") else "" for work, _ in cells}
     return [
-        f"| {WORKS[work]}, {result['batch']} x {length} tokens, {result['precision']}{compiled[work]} | "
+        f"| {WORKS[work]}, {_size(result, length)}, {result['precision']}{compiled[work]} | "
         + " | ".join(found.get(name, "-") for name in (first, *peers))
         + " |"
         for (work, length), found in cells.items()
     ]
+
+
+def _size(result: dict[str, Any], length: int | None) -> str:
+    """Return the size of a batch, whose rows are tokens, frames of sound with a length, or images."""
+    inputs, batch = result.get("task", "tokens").partition(" -> ")[0], result["batch"]
+    if inputs.startswith("tokens"):
+        return f"{batch} x {length} tokens"
+    return f"{batch} x {length} {inputs}" if inputs.startswith("frames") else f"{batch} {inputs.replace('target', f'{length} target')}"
 
 
 def _commands(results: list[dict[str, Any]], *, threads: re.Match[str] | None) -> list[str]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from attnkit.ablation.figures import lengths
 from attnkit.ablation.lengths import lengths_table, slope_of
 from attnkit.ablation.report import markdown, page
 from attnkit.ablation.results import Results
@@ -55,7 +56,8 @@ def test_a_contrast_has_the_mean_slope_of_its_seeds_with_an_interval_simultaneou
         p = stats.ttest_1samp(differences, 0).pvalue * 2
         low, high = stats.ttest_1samp(differences, 0).confidence_interval(1 - 0.05 / 2)
         assert cells[:3] == (name, "baseline", f"{differences.mean():+.3g} [{low:.3g}, {high:.3g}]")
-        assert cells[3] == ("< 0.001" if p < 0.001 else f"{min(1.0, p):.3f}")
+        assert cells[3] == "6"
+        assert cells[4] == ("< 0.001" if p < 0.001 else f"{min(1.0, p):.3f}")
 
 
 def test_both_formats_of_the_report_show_the_slopes() -> None:
@@ -74,13 +76,13 @@ def test_slopes_wait_for_all_runs() -> None:
 
 def test_a_slope_that_has_no_interval_says_why() -> None:
     results = with_slopes(SLOPES, {**VALUES, "position=none": [*BASE[:5], "diverged"]})
-    assert lengths_table(results).rows[0][1][2:] == ("- (1 run diverged)", "")
+    assert lengths_table(results).rows[0][1][2:] == ("- (1 run diverged)", "6", "")
     same = {**SLOPES, "position=none": SLOPES["baseline"]}
     assert lengths_table(with_slopes(same)).rows[0][1][2] == "- (+0 with every seed, so its noise is unknown)"
     results = with_slopes(SLOPES)
     file = results.plan.run_folder(results.plan.runs[0].key) / "result.json"
     write_json(file, {**(read_json(file) or {}), "lengths": {"target": [{"length": 3, "count": 9, NAME: 0.5}]}})
-    assert lengths_table(Results(results.plan)).rows[0][1][2] == "- (not all runs have texts of several lengths)"
+    assert lengths_table(Results(results.plan)).rows[0][1][2] == "- (not all runs have a value at each of several lengths)"
 
 
 @pytest.mark.parametrize("rows", [[], [{"length": 0, "count": 3, NAME: 1.0}, {"length": 2, "count": 3, NAME: 1.0}]])
@@ -89,7 +91,21 @@ def test_a_single_length_has_no_slope(rows: list[dict[str, float]]) -> None:
 
 
 def test_an_undefined_value_has_no_slope() -> None:
-    assert slope_of([{"length": 1, "count": 3, NAME: math.nan}, {"length": 2, "count": 3, NAME: 1.0}], NAME) is None
+    for undefined in (math.nan, None):
+        assert slope_of([{"length": 1, "count": 3, NAME: undefined}, {"length": 2, "count": 3, NAME: 1.0}], NAME) is None
+
+
+def test_a_length_without_a_value_is_a_gap_of_the_figure_that_its_title_explains() -> None:
+    results = with_slopes(SLOPES)
+    file = results.plan.run_folder(results.keys_of("baseline")[0]) / "result.json"
+    table = [{"length": n, "count": 100, NAME: None if n == 2 else 0.5} for n in (1, 2, 4)]
+    write_json(file, {**(read_json(file) or {}), "lengths": {"target": table}})
+    found = Results(results.plan)
+    values = {round(length): value for length, value in found.by_length("baseline", "target")[1]}
+    assert not math.isnan(values[1])
+    assert math.isnan(values[2])
+    assert lengths(found).title.endswith("(a gap: no finite value in some run)")
+    assert lengths_table(found).rows[0][1][2] == "- (not all runs have a value at each of several lengths)"
 
 
 def test_a_metric_that_some_runs_lack_has_no_slope() -> None:
@@ -97,7 +113,7 @@ def test_a_metric_that_some_runs_lack_has_no_slope() -> None:
     for key in results.keys_of("position=none"):
         file = results.plan.run_folder(key) / "result.json"
         write_json(file, {**(read_json(file) or {}), "lengths": {"target": [{"length": n, "count": 9, "bleu": 0.5} for n in (1, 2)]}})
-    assert lengths_table(Results(results.plan)).rows[0][1][2] == "- (not all runs have texts of several lengths)"
+    assert lengths_table(Results(results.plan)).rows[0][1][2] == "- (not all runs have a value at each of several lengths)"
 
 
 def test_a_run_that_diverged_after_the_decision_is_not_left_out_of_a_slope() -> None:

@@ -19,11 +19,11 @@ from attnkit.ablation.figures import forest
 from attnkit.ablation.methods import methods
 from attnkit.ablation.noise import saved_by_pairing
 from attnkit.ablation.plan import Tuned, stored_plan
-from attnkit.ablation.report import latex, markdown, page, write_report
+from attnkit.ablation.report import ENVIRONMENT, latex, markdown, page, write_report
 from attnkit.ablation.results import Results
 from attnkit.ablation.sections import Tune
 from attnkit.ablation.statistics import power
-from attnkit.ablation.tables import effects_table
+from attnkit.ablation.tables import Table, effects_table
 from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import BASE, STUDY, stored, study
@@ -373,3 +373,8 @@ def test_the_methods_state_when_the_metric_was_measured() -> None:
     for run in found.plan.runs[:3]:
         found.result[run.key]["curve"] = found.result[run.key]["curve"][:2]
     assert "(lower is better), at the last validation, after 16 to 24 of 24 batches. " in methods(found)
+
+
+def test_long_names_in_tables_may_break_after_signs() -> None:
+    table = Table(("effect of",), [(False, ("norm=a where residual=b|c<d",))])
+    assert "<span>norm=<wbr>a where residual=<wbr>b|<wbr>c&lt;d</span>" in ENVIRONMENT.get_template("macros.html").module.grid(table)  # type: ignore[attr-defined]

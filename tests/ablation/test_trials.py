@@ -19,7 +19,8 @@ from attnkit.ablation.results import Results
 from attnkit.ablation.validity import accept, stale_lines
 from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import PROVENANCE, write_json
+from attnkit.worker.answers import Underway
+from attnkit.worker.folder import PROVENANCE, UNDERWAY, write_json
 from tests.ablation.conftest import made, study
 
 LR = "model.optimizer.lr"
@@ -294,6 +295,20 @@ def test_a_question_may_change_until_a_run_answers_it() -> None:
     assert json.loads(Path("runs/s/study.json").read_text())["runs_before"] == 1
     with pytest.raises(ConfigurationError, match="metric changed since"):
         make(**wrong).refuse_other()
+
+
+@pytest.mark.parametrize("tune", [None, TUNE])
+def test_a_run_that_was_interrupted_before_a_validation_is_no_answer(tune: Any) -> None:
+    plan = make(tune=tune)
+    (plan.lock if tune is None else plan.lock_tuning)()
+    first = plan.run_folder(plan.all_runs[0].key)
+    first.mkdir(parents=True)
+    (first / "stderr.txt").touch()
+    write_json(first / UNDERWAY, asdict(Underway(step=3)))
+    assert not make(tune=tune, min_effect=0.1).refuse_other()
+    write_json(first / UNDERWAY, asdict(Underway(step=3, curve=({"step": 3, "val/loss": 1.0},))))
+    with pytest.raises(ConfigurationError, match="min_effect changed since"):
+        make(tune=tune, min_effect=0.1).refuse_other()
 
 
 def test_a_run_that_diverged_is_an_answer() -> None:

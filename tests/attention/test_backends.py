@@ -94,6 +94,16 @@ def test_a_backend_that_ignores_the_score_is_rejected(kind: type[InnerProduct], 
     assert "sdpa" not in kind(head_dim=D).backends
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 3), (1, 0, 3), (1, 3, 0)])
+@pytest.mark.parametrize("backend", ["chunked", "auto"])
+def test_empty_inputs_give_what_the_reference_gives(backend: str, shape: tuple[int, int, int]) -> None:
+    batch, queries, keys = shape
+    attention = attnkit.attentions.build("additive", head_dim=D)
+    inputs = torch.ones(batch, H, queries, D), torch.ones(batch, H, keys, D), torch.ones(batch, H, keys, D)
+    assert attention(*inputs, backend=backend).equal(attention(*inputs, backend="reference"))
+    assert attention.weights(*inputs[:2]).shape == (batch, H, queries, keys)
+
+
 def test_overridden_projections_and_scales_keep_every_backend(seed: int) -> None:
     attention = Projected(head_dim=D, num_heads=H).double()
     query, key, value = torch.randn(3, 1, H, T, D).double()

@@ -50,6 +50,15 @@ def test_a_score_is_drawn_for_every_query_and_key(panels) -> None:
     assert torch.allclose(panels[0].values, side[None] + 0.5 * side[:, None])  # rows are channel 1, columns channel 0
 
 
+def test_random_weights_of_a_position_are_those_of_its_seed(panels) -> None:
+    for seed in (0, 0, 1):
+        torch.rand(1)  # a state that no picture depends on
+        pictures.draw_position("learned", out="p.svg", length=4, d_model=8, seed=seed)
+    first, again, other = (panel.values for panel in panels[::2])
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
 def test_a_picture_page_is_self_contained_and_escapes_its_title(tmp_path: Path) -> None:
     out = tmp_path / "picture.html"
     write_panels([Panel("a <b>", torch.ones(2, 2), "query", "key")], out, title='<script>"x"')
@@ -153,6 +162,11 @@ def test_a_step_needs_a_head_and_a_candidate(checkpoints, option: str, least: in
         (["position", "alibi", "--num_heads", "0", "--out", "m.svg"], "--num_heads must be at least 1, but is 0"),
         (["position", "rotary", "--d_model", "3", "--out", "m.svg"], "--d_model must be at least 4, but is 3"),
         (["position", "rotary", "--num_heads", "3", "--out", "m.svg"], "fraction 1.0 gives 21 (--d_model 64, --num_heads 3)"),
+        (
+            ["score", "additive", "--seed", str(2**70), "--out", "s.svg"],
+            "--seed: must be from 0 to 4294967295, but is 1180591620717411303424",
+        ),
+        (["position", "learned", "--seed", "-1", "--out", "s.svg"], "--seed: must be from 0 to 4294967295, but is -1"),
         (["score", "additiv", "--out", "s.svg"], "Did you mean 'additive'"),
     ],
 )

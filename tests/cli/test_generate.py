@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from attnkit.cli import generate
 from attnkit.cli.commands import GENERATION
 from attnkit.decoding import Generation
 from attnkit.device import best_device
@@ -196,6 +197,11 @@ def test_a_line_of_stdin_that_is_not_utf8_is_named(attnkit: Command, trained: Pa
     outcome = attnkit("generate", trained)
     assert (outcome.status, len(outcome.out.splitlines())) == (2, 2)
     assert r"the text '\udce9' has a lone surrogate" in outcome.err
+
+
+def test_stdin_of_an_ascii_locale_is_read_as_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xc3\xa9\n\xff\n"), encoding="ascii"))
+    assert list(generate._batches([], one_by_one=True)) == [["aé"], ["\udcff"]]
 
 
 def test_generate_reads_stdin(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

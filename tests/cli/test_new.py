@@ -1,5 +1,7 @@
 """`attnkit new`: what it sees in a file, the recipe that it writes, and what it refuses."""
 
+import os
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -180,3 +182,14 @@ def test_columns_are_found_even_if_all_rows_were_skipped(capsys: pytest.CaptureF
     write("own.jsonl", [f'{{"it\'s, said": "row {i}", "label": "no"}}' for i in range(9)])
     assert main(["new", "classification", "--train", "own.jsonl"]) == 2
     assert capsys.readouterr().err.rstrip().endswith("""Name yours, as in: --columns 'it'"'"'s, said' label""")
+
+
+def test_a_file_whose_name_is_not_text_is_refused_before_the_recipe_exists(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = os.fsdecode(b"d\xe9.tsv")  # as in an ASCII locale, where Python cannot read any name beyond ASCII
+    write(name, ["source\ttarget", *(f"{a}{b}\t{b}{a}" for a in "abcd" for b in "abcd")])
+    monkeypatch.setattr(sys, "argv", ["attnkit", "new", "translation", "--train", name])
+    assert main(sys.argv[1:]) == 2
+    assert "attnkit: error: an argument is not text in utf-8, the encoding of this locale: set PYTHONUTF8=1" in capsys.readouterr().err
+    assert not Path("translation.yaml").exists()

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,14 @@ def test_a_number_that_yaml_1_1_reads_as_another_is_refused(text: str, value: st
         with pytest.raises(ConfigurationError, match=f"{text} would be read as {value}: write {value}, or '{text}' for the text"):
             read_yaml(where, where="here")
     assert read_yaml(f"['{text}', 00:12:00:00, 08, 0x1f, 1_000, 0, 0.5]", where="here") == [text, "00:12:00:00", "08", 31, 1000, 0, 0.5]
+
+
+@pytest.mark.parametrize(("text", "value"), [("1_000", "1000"), ("0x10", "16"), ("+1", "1")])
+def test_a_key_does_not_silently_become_another_name(text: str, value: str) -> None:
+    found = re.escape(f"{text} would be read as {value}: write {value}, or '{text}'")
+    with pytest.raises(ConfigurationError, match=f"line 2 .*{found}"):
+        read_yaml(f"variants:\n  {text}: {{a: 1}}", where="here")
+    assert read_yaml(f"{{'{text}': 1, {value}: 2, -3: 3}}", where="here") == {text: 1, int(value): 2, -3: 3}
 
 
 @pytest.fixture

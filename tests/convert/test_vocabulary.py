@@ -188,6 +188,14 @@ def test_a_model_without_a_tokenizer_or_eos_is_rejected_with_advice(tmp_path: Pa
         convert.load_task(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["bos", "eos"])
+def test_an_end_outside_the_vocabulary_is_not_silently_left_out(name: str, tmp_path: Path) -> None:
+    published("llama", tmp_path, **{f"{name}_token_id": 40})
+    with pytest.raises(ConfigurationError, match=f"{name}_token_id .*40, its vocab_size"):
+        convert.load_task(tmp_path)
+    convert.load(tmp_path)  # which leaves ids as they are
+
+
 def marked(folder: Path, kind: str, split: str, **changes: Any) -> tuple[Any, hf.Tokenizer]:
     """Write a model whose tokenizer has a token for chats, and one that is read in texts."""
     model, tokenizer = written(folder, split, kind, **changes)

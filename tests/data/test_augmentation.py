@@ -82,8 +82,12 @@ def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
         def __call__(self, image: torch.Tensor) -> torch.Tensor:
             return image // 2 + torch.randint(self.amount, image.shape, dtype=torch.uint8)
 
+    class Normalize:
+        def __call__(self, image: torch.Tensor) -> torch.Tensor:
+            raise TypeError("Input tensor should be a float tensor. Got torch.uint8.")
+
     v2: Any = ModuleType("torchvision.transforms.v2")
-    v2.Noise = Noise
+    v2.Noise, v2.Normalize, v2.ConvertImageDtype = Noise, Normalize, lambda: lambda image: image / 255
     monkeypatch.setitem(sys.modules, "torchvision.transforms.v2", v2)
 
 
@@ -106,3 +110,10 @@ def test_unknown_transforms_and_arguments_are_refused() -> None:
         Augmentation(transforms=["Nois"])
     with pytest.raises(ConfigurationError, match=r"augmentation Noise: .*unexpected keyword argument 'size'"):
         Augmentation(transforms=[{"name": "Noise", "size": 1}])
+
+
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.parametrize(("name", "message"), [("Normalize", "Normalize cannot change a .* float"), ("ConvertImageDtype", "leave images")])
+def test_a_transform_of_batches_or_floats_is_named(name: str, message: str, rng: np.random.Generator) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Augmentation(transforms=["Noise", name])(images(rng), torch.tensor([1]), epoch=0)

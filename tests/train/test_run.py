@@ -12,11 +12,13 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningCLI
 
 from attnkit import half
+from attnkit.callback.finite_check import KEPT
 from attnkit.checkpoint import load_checkpoint
 from attnkit.recipe import read_yaml
 from attnkit.strategy import data_share
 from attnkit.task import Task
 from attnkit.train.output import gather_lines
+from attnkit.train.runs import new_run
 from tests.cli.conftest import write_tiny_recipe
 from tests.commands import run
 from tests.train.conftest import printed_recipe
@@ -81,6 +83,21 @@ def test_a_second_run_gets_a_new_version_folder(attnkit: Command, tiny: str) -> 
     for number in range(2):
         assert attnkit("fit", "--config", tiny, *SHORT).status == 0
         assert Path(f"runs/tiny/version_{number}/config.yaml").exists()
+
+
+@pytest.mark.parametrize("has_stepped", [False, True])
+def test_a_run_that_stops_at_a_step_that_is_not_finite_keeps_its_recipe(has_stepped: bool, tmp_path: Path) -> None:
+    run = tmp_path / "version_0"
+
+    def stop() -> None:
+        (run / "config.yaml").touch()
+        if has_stepped:
+            (run / KEPT).touch()
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit), new_run(tmp_path):
+        stop()
+    assert (run / "config.yaml").exists() == run.exists() == has_stepped
 
 
 def test_the_printed_recipe_uses_names_and_round_trips(attnkit: Command, tiny: str) -> None:
