@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # with more threads, concurrent tests are 10 times slower
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")  # with so many objects, each collection takes 60 ms
 
 import torch
 
@@ -83,6 +84,14 @@ def _flops_counted_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (throughput, estimate, costs, limit):
             patch.setattr(module, "forward_flops", forward_flops)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _files_not_awaited() -> Iterator[None]:
+    """Write files without waiting until they are on the disk, up to 12 ms for each: tests kill processes, but no machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which also fails if no file is open
         yield
 
 

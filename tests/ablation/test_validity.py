@@ -231,8 +231,8 @@ def test_editing_attnkit_itself_repeats_its_runs(folder: Path) -> None:
     source = score.read_text()
     assert "**-0.5" in source
     score.write_text(source.replace("**-0.5", "**-5"))
-    command = [sys.executable, "-m", "attnkit", "ablate", "run", "s.yaml"]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True)
+    program = "from attnkit.ablation import Study, engine; engine.run_plan(Study.from_yaml('s.yaml').plan())"
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "stale: 2 runs: attnkit.attention.scaled_dot_product has changed (" in done.stdout
     assert sum(file.read_text() != text for file, text in before.items()) == 2
