@@ -11,6 +11,7 @@ Usage: python -m tests.strategy.processes N PAYLOAD OUT
 
 import copy
 import functools
+import gc
 import logging
 import os
 import signal
@@ -283,6 +284,8 @@ if __name__ == "__main__":
     for family in FAMILIES:  # import once: forks that import components take twice as long
         for component in family.built_in():
             family.get(component)
+    gc.freeze()  # forks inherit this and the threshold: looking for garbage rarely saves a tenth of their time
+    gc.set_threshold(20_000, 10, 10)
     for name, (what, arguments, *number) in torch.load(sys.argv[2], weights_only=True).items():
         PROCESSES = number[0] if number else int(sys.argv[1])
         if "Throughput" in arguments.get("callbacks", {}):
