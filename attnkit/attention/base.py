@@ -85,7 +85,7 @@ class Attention(nn.Module, ABC):
 
         Args:
             normalizer: The function that turns logits into weights.
-            scale: a, a factor of the score (with `dot_product`, the only one).
+            scale: a, a factor of the score, in addition to the score's own (`dot_product` has none).
             softcap: c, a bound on the scores, before talking heads, biases and masks (default: none).
             talking_heads: Whether learned matrices mix the scores of all heads, and then the weights of all heads.
 

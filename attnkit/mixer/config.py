@@ -81,13 +81,14 @@ class MultiHeadConfig(MixerConfig):
     Args:
         value_dim: Width of a head's values, and of its output (MiMo-V2-Flash: 128, with keys of 192; default: `head_dim`).
         normalizer: The function that turns logits into weights.
-        scale: A factor of the score (with the attention `dot_product`, the only one).
+        scale: A factor of the score, in addition to the score's own (`dot_product` has none).
         softcap: A bound c on the score, as c tanh(score / c), applied before talking heads, biases and masks (default: none).
         talking_heads: Whether learned matrices mix the scores of all heads, and then the weights of all heads.
         query_key_norm_over: Whether `query_key_norm` normalises the channels of each `head`, with one scale for all heads, or those of
             `all` heads together (OLMo2).
         query_key_norm_after_rotation: Whether positions rotate queries and keys before `query_key_norm` normalises them (HunYuan). If the
-            norm treats channels differently, logits then depend on absolute positions in the row, not only on distances.
+            norm treats channels differently, or the attention is `general`, whose matrix then follows the norm, logits depend on absolute
+            positions in the row, not only on distances.
         biases: The projections that have biases, in place of `bias` (default: all if `bias`, otherwise none).
         gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
             projection (default: no gate).
@@ -112,8 +113,8 @@ class MultiHeadConfig(MixerConfig):
             even those that read the queries (default: no growth; Ministral 3: 0.1).
             Scalable-Softmax (https://arxiv.org/abs/2501.19399) with a bias is its learned form.
         scale_growth_length: L, the number of positions between changes of the factor (Ministral 3: the context length of pretraining).
-        clip: Bound on the absolute values of the elements of queries, keys and values, before positions rotate them (DBRX: 8; default:
-            no bound).
+        clip: Bound on the absolute values of the elements of queries, keys and values, directly before positions rotate them, so after a
+            `query_key_norm` that precedes the rotation (DBRX: 8; default: no bound).
 
     Raises:
         ValueError: A number is out of range.

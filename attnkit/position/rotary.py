@@ -14,7 +14,7 @@ class Rotary(Position):
     r"""Rotary positions: queries and keys are rotated by angles proportional to their position.
 
     The inner product of two rotated vectors depends only on their distance, so the attention score must be an inner product. The rotation
-    follows the score's own projections, directly before the inner product.
+    follows the score's own projections, directly before the inner product (with `query_key_norm_after_rotation`, it precedes them).
 
     Equation:
         $$(q_i, q_{i+r/2})_t' = R(t \, b^{-2i/r}) \, (q_i, q_{i+r/2})_t, \quad r = f d_\mathrm{head}$$

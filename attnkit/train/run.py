@@ -41,7 +41,7 @@ from attnkit.train.output import gather_lines, output, say, throttle
 from attnkit.train.parser import Parser
 from attnkit.train.request import Request
 from attnkit.train.resolution import resolve_request
-from attnkit.train.runs import is_first, new_run, run_name, version_of
+from attnkit.train.runs import is_first, new_run, refuse_foreign_rank, run_name, version_of
 from attnkit.train.saved_recipe import RecipeCallback, as_yaml
 from attnkit.train.supervision import supervised
 from attnkit.train.trust import is_run_name
@@ -257,6 +257,7 @@ class RunCLI(LightningCLI):
                 raise
             message = f"trainer.precision {chosen.precision} needs a Hopper GPU or later, and: pip install 'transformer-engine[pytorch]'"
             raise ConfigurationError(message) from error
+        refuse_foreign_rank(trainer)
         # last, so that the other callbacks check and prepare their settings before the position is restored
         trainer.callbacks.sort(key=lambda callback: isinstance(callback, Continuation))  # type: ignore[attr-defined]
         if self.subcommand is not None:  # else the program runs the trainer, and only Lightning has a handler

@@ -266,3 +266,24 @@ def test_memory_keys_have_no_position(seed: int) -> None:
     keys, values = (part.repeat_interleave(H // part.shape[1], 1) for part in (keys, values))
     weights = (query @ keys.mT / DH**0.5).softmax(-1)
     torch.testing.assert_close(y, mixer.output((weights @ values).transpose(1, 2).flatten(2)), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("rotates_first", [False, True])
+def test_clip_bounds_what_positions_rotate(rotates_first: bool, seed: int) -> None:
+    """After a norm that precedes the rotation, as in transformers' OLMoE, and before a norm that follows it."""
+    bound = 0.3
+    mixer = draw(MultiHeadAttention(**SIZES, clip=bound, query_key_norm="rms_norm", query_key_norm_after_rotation=rotates_first))
+    rotary = attnkit.positions.build("rotary", d_model=D, head_dim=DH, num_heads=H, bidirectional=True)
+    rotation = rotary.double().rotation(torch.arange(T)[None])
+    x = torch.randn(B, T, D).double()
+    y, _ = mixer(x, Tokens(rotation=rotation))
+
+    def placed(linear: nn.Module, norm: nn.Module, rotate: Any) -> Tensor:
+        heads = linear(x).unflatten(-1, (-1, DH)).transpose(1, 2)
+        return norm(rotate(heads.clamp(-bound, bound))) if rotates_first else rotate(norm(heads).clamp(-bound, bound))
+
+    query = placed(mixer.query, mixer.query_norm, rotation.query)
+    key = placed(mixer.key, mixer.key_norm, rotation.key).repeat_interleave(H // HKV, 1)
+    value = mixer.value(x).unflatten(-1, (-1, DH)).transpose(1, 2).clamp(-bound, bound).repeat_interleave(H // HKV, 1)
+    weights = (query @ key.mT / DH**0.5).softmax(-1)
+    torch.testing.assert_close(y, mixer.output((weights @ value).transpose(1, 2).flatten(2)), rtol=1e-10, atol=1e-10)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning.pytorch.utilities import rank_zero_only
 
 Command = Callable[..., Any]
 
@@ -164,6 +165,20 @@ def test_a_signal_of_slurm_that_would_end_the_run_is_rejected(attnkit: Command, 
     outcome = attnkit("fit", "--config", tiny, "--trainer.plugins", plugin, "--trainer.plugins.requeue_signal", "SIGUSR2")
     assert outcome.status == 2
     assert "trainer.plugins: requeue_signal must be SIGUSR1 or SIGTERM, but is SIGUSR2" in outcome.err
+
+
+def test_a_single_process_that_the_environment_numbers_as_another_than_the_first_is_rejected(
+    attnkit: Command, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would train without logs, in the folder of the first run, whose checkpoints it would replace."""
+    monkeypatch.setattr(rank_zero_only, "rank", 1)  # Lightning reads the environment once
+    for name in ("RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    outcome = attnkit("fit", "--config", tiny)
+    assert outcome.status == 2
+    assert "this run has a single process, but LOCAL_RANK=1 in the environment numbers it as one of several: remove" in outcome.err
+    assert not list(Path("runs").rglob("*.ckpt"))
 
 
 @pytest.mark.parametrize("command", ["validate", "test", "predict"])
