@@ -36,12 +36,13 @@ from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, apply_links, argument_at, attribute_at
 from attnkit.train.logs import POSITION, LogPosition, truncate_logs
 from attnkit.train.messages import quiet
+from attnkit.train.numbering import refuse_foreign_rank
 from attnkit.train.origins import keys_in
 from attnkit.train.output import gather_lines, output, say, throttle
 from attnkit.train.parser import Parser
 from attnkit.train.request import Request
 from attnkit.train.resolution import resolve_request
-from attnkit.train.runs import is_first, new_run, refuse_foreign_rank, run_name, version_of
+from attnkit.train.runs import is_first, new_run, run_name, version_of
 from attnkit.train.saved_recipe import RecipeCallback, as_yaml
 from attnkit.train.supervision import supervised
 from attnkit.train.trust import is_run_name
@@ -257,7 +258,7 @@ class RunCLI(LightningCLI):
                 raise
             message = f"trainer.precision {chosen.precision} needs a Hopper GPU or later, and: pip install 'transformer-engine[pytorch]'"
             raise ConfigurationError(message) from error
-        refuse_foreign_rank(trainer)
+        refuse_foreign_rank(getattr(rank_zero_only, "rank", 0), processes=trainer.world_size)
         # last, so that the other callbacks check and prepare their settings before the position is restored
         trainer.callbacks.sort(key=lambda callback: isinstance(callback, Continuation))  # type: ignore[attr-defined]
         if self.subcommand is not None:  # else the program runs the trainer, and only Lightning has a handler

@@ -1,12 +1,10 @@
 """Run folders of a recipe: `version_0`, `version_1`, ..., each held by the process that trains in it."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 from attnkit.callback.finite_check import KEPT
@@ -26,7 +24,6 @@ from attnkit.train.whereabouts import index_at, loggers_in, read_index
 DAMAGED, INEXACT = ".damaged", ".within_step"
 ROOT = "--trainer.default_root_dir"
 RECIPE = "config.yaml"
-RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # Lightning reads the rank from the first that is set
 STARTED = (EVENTS, RECIPE, "hparams.yaml")  # files that a run writes before its first step
 
 
@@ -131,19 +128,6 @@ def _remove_if_empty(run: Path) -> None:
 def is_first() -> bool:
     """Return whether this is the first process of its run, the only one that holds the folder and writes."""
     return not getattr(rank_zero_only, "rank", 0)
-
-
-def refuse_foreign_rank(trainer: Trainer) -> None:
-    """Raise a `ConfigurationError` if a run has one process, but the environment numbers it as another than the first.
-
-    It would train without logs, and write into the folder `version_0`, which may hold another run.
-    """
-    if trainer.world_size == 1 and not is_first():
-        variable = next((name for name in RANKS if name in os.environ), RANKS[0])
-        raise ConfigurationError(
-            f"this run has a single process, but {variable}={getattr(rank_zero_only, 'rank', 0)} in the environment numbers it as one of "
-            f"several: remove the variable (`env -u {variable} ...`), or give trainer.devices and trainer.num_nodes the number of all"
-        )
 
 
 def run_name(recipe: str) -> str:

@@ -50,3 +50,13 @@ def test_the_next_query_removes_only_folders_of_killed_processes(temporary: Path
     with owned(living):
         job.ask("waiting", {})
     assert {folder.name for folder in temporary.iterdir()} == {"attnkit-living", "attnkit-starting", "attnkit-other"}
+
+
+def test_a_job_is_no_rank_of_the_run_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under `srun`, which numbers its tasks."""
+    (tmp_path / "report_rank.py").write_text("import os; print(os.environ.get('SLURM_PROCID'))", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    (folder := tmp_path / "job").mkdir()
+    assert job.Job(folder=folder, directory=tmp_path, worker="report_rank").carry_out() == 0
+    assert (folder / "stdout.txt").read_text() == "None\n"
