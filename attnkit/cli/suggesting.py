@@ -13,7 +13,7 @@ _UNKNOWN = re.compile(r"unrecognized arguments: (?:.* )?(--[\w-]+)|invalid choic
 
 
 def seed(text: str) -> int:
-    """Return a seed of the command line, which as `seed_everything`, fits in 32 bits."""
+    """Return a seed given on the command line; like `seed_everything`, it must fit in 32 bits."""
     if not 0 <= (found := int(text)) < 2**32:
         raise argparse.ArgumentTypeError(f"must be from 0 to {2**32 - 1}, but is {text}")
     return found

@@ -63,14 +63,13 @@ class Augmentation:
                     image = transform(image)
                 except (TypeError, ValueError, RuntimeError) as error:
                     raise ConfigurationError(
-                        f"augmentation {name} cannot change a single image of type {image.dtype} without its label, as it is given here: "
-                        f"{error}"
+                        f"augmentation {name} failed on a single image, which is given without its label, as "
+                        f"{getattr(image, 'dtype', type(image).__name__)}: {error}"
                     ) from error
-        if image.dtype != torch.uint8:
+        if (made := getattr(image, "dtype", type(image).__name__)) != torch.uint8:
             names = ", ".join(name for name, _ in self.transforms)
             raise ConfigurationError(
-                f"augmentation must leave images as torch.uint8, which the data module then scales and normalises, but {names} made "
-                f"{image.dtype}"
+                f"augmentation must leave images as torch.uint8, which the data module then scales and normalises, but {names} made {made}"
             )
         return image
 

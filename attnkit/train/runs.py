@@ -112,7 +112,7 @@ def new_run(folder: Path) -> Iterator[int]:
 
 
 def _remove_if_empty(run: Path) -> None:
-    """Remove the folder of a run that has not made a step, but keep files that attnkit did not write."""
+    """Remove the folder of a run without metrics, checkpoints or a kept batch, but keep files that attnkit did not write."""
     if (run / METRICS).exists() or (run / KEPT).exists() or any(run.glob("checkpoints/*")):
         return
     for pattern in STARTED:

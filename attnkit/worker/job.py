@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from attnkit.ownership import OWNER, is_abandoned, owned
-from attnkit.train.numbering import RANKS
+from attnkit.train.numbering import LAUNCHED
 from attnkit.worker.folder import note, status_of, write_json
 from attnkit.worker.lifeline import DRIVEN, GRACE, TIMEOUT, took_too_long
 from attnkit.worker.warm import Fork, Server, shared
@@ -43,7 +43,7 @@ class Job:
 
     def carry_out(self, stop: Event | None = None, server: Server | None = None) -> int:
         """Start the process, as a fork of `server` if given, wait for it to end or for `stop`, and return its exit status."""
-        environment = {name: value for name, value in os.environ.items() if name not in RANKS}  # this is no rank of another's run
+        environment = {name: value for name, value in os.environ.items() if name not in LAUNCHED}  # this is no rank of another's run
         environment["OMP_NUM_THREADS"] = str(self.threads)
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = str(self.gpu)

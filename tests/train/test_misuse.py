@@ -177,7 +177,7 @@ def test_a_single_process_that_the_environment_numbers_as_another_than_the_first
     monkeypatch.setenv("LOCAL_RANK", "1")
     outcome = attnkit("fit", "--config", tiny)
     assert outcome.status == 2
-    assert "this run has a single process, but LOCAL_RANK=1 in the environment numbers it as one of several: remove" in outcome.err
+    assert "a single process, but LOCAL_RANK=1 in the environment numbers it as one of several: start it with `env -u" in outcome.err
     assert not list(Path("runs").rglob("*.ckpt"))
 
 

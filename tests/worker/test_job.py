@@ -1,14 +1,18 @@
 """Questions to workers, and the folders that they are asked in."""
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lightning.fabric.plugins.environments import LSFEnvironment, SLURMEnvironment, TorchElasticEnvironment
 
 from attnkit.ownership import OWNER, owned
+from attnkit.train.numbering import RANKS
 from attnkit.worker import job
 
 KILLED = """
@@ -52,11 +56,23 @@ def test_the_next_query_removes_only_folders_of_killed_processes(temporary: Path
     assert {folder.name for folder in temporary.iterdir()} == {"attnkit-living", "attnkit-starting", "attnkit-other"}
 
 
-def test_a_job_is_no_rank_of_the_run_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under `srun`, which numbers its tasks."""
-    (tmp_path / "report_rank.py").write_text("import os; print(os.environ.get('SLURM_PROCID'))", encoding="utf-8")
+LAUNCHERS = {
+    SLURMEnvironment: {"SLURM_NTASKS": "2", "SLURM_PROCID": "1", "SLURM_JOB_NAME": "train"},
+    TorchElasticEnvironment: {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "LOCAL_RANK": "1"},
+    LSFEnvironment: {"LSB_JOBID": "1", "LSB_DJOB_RANKFILE": "x", "JSM_NAMESPACE_LOCAL_RANK": "1", "JSM_NAMESPACE_SIZE": "2"},
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_job_is_no_rank_of_the_run_around_it(launcher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in LAUNCHERS[launcher].items():
+        monkeypatch.setenv(name, value)
+    assert launcher.detect()
+    (tmp_path / "environment.py").write_text("import json, os; print(json.dumps(dict(os.environ)))", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("SLURM_PROCID", "1")
     (folder := tmp_path / "job").mkdir()
-    assert job.Job(folder=folder, directory=tmp_path, worker="report_rank").carry_out() == 0
-    assert (folder / "stdout.txt").read_text() == "None\n"
+    assert job.Job(folder=folder, directory=tmp_path, worker="environment").carry_out() == 0
+    environment = json.loads((folder / "stdout.txt").read_text())
+    assert not environment.keys() & set(RANKS)
+    monkeypatch.setattr(os, "environ", environment)
+    assert not launcher.detect()
