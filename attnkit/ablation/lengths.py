@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -49,15 +50,16 @@ def slopes(results: Results) -> list[Slope]:
         runs = [one for one in runs if all(results.status[key]["status"] in FINISHED for _, key in one)]
         ended = [[(w, by_run[key]) for w, key in one] for one in runs]
         known = [sum(w * b for w, b in one if b is not None) for one in ended if all(b is not None for _, b in one)]
+        slope = partial(Slope, name=c.variant, seeds=len(runs))
         if diverged := lost(results.value(key) for key in {key for one in runs for _, key in one}):
-            found.append(Slope(name=c.variant, seeds=len(runs), reason=f"{counted(diverged, 'run')} diverged"))
+            found.append(slope(reason=f"{counted(diverged, 'run')} diverged"))
         elif len(known) < max(2, len(ended)):
-            found.append(Slope(name=c.variant, seeds=len(runs), reason="not all runs have a value at each of several lengths"))
+            found.append(slope(reason="not all runs have a value at each of several lengths"))
         elif np.ptp(known) < 1e-9:
-            found.append(Slope(name=c.variant, seeds=len(runs), reason=f"{known[0]:+.3g} with every seed, so its noise is unknown"))
+            found.append(slope(reason=f"{known[0]:+.3g} with every seed, so its noise is unknown"))
         else:
             effect = mean_of_seeds(known, alpha=results.study.alpha / len(results.family))
-            found.append(Slope(name=c.variant, seeds=len(runs), effect=effect, p_adjusted=min(1.0, effect.p * len(results.family))))
+            found.append(slope(effect=effect, p_adjusted=min(1.0, effect.p * len(results.family))))
     return found
 
 
