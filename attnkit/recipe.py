@@ -79,14 +79,14 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
-        seen: set[Any] = set()  # keys as written and as read: `1e-3` and `0.001` are the same key
+        seen: set[Any] = set()  # keys as written and as read: `1` and `'1'` are the same key
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise _error("a key must be a word or a number, not a list or a mapping", key.start_mark)
-            if key.tag.endswith(":bool"):
+            if key.tag.endswith((":bool", ":null")):
                 key.tag = "tag:yaml.org,2002:str"
             value = key.value if key.tag.endswith(":merge") else self.construct_object(key)
-            if isinstance(value, int) and key.value != str(value):  # `1_000`, `0x10`: as a name, it would silently become another
+            if not isinstance(value, str) and key.value != str(value):  # `1_000`, `1.50`, `~`: as a name, it would silently become another
                 raise _error(f"the key {key.value} would be read as {value}: write {value}, or '{key.value}' for the text", key.start_mark)
             names = {key.value, value}
             if names & seen:

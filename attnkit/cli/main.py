@@ -63,8 +63,9 @@ def exit_status(carry_out: Callable[[], int | None]) -> int:
         if error.encoding == "utf-8":  # a lone surrogate, which may stand for a byte of an argument
             if not any(lacking in word for word in sys.argv):
                 raise
-            found = f"an argument is not text in {sys.getfilesystemencoding()}, the encoding of this locale"
-            return _report(f"{found}: set PYTHONUTF8=1, or rename the file", status=2)
+            encoding = sys.getfilesystemencoding()
+            advice = "rename the file" if encoding == "utf-8" else "set PYTHONUTF8=1, or rename the file"
+            return _report(f"an argument is not text in {encoding}, the encoding of this locale: {advice}", status=2)
         return _report(
             f"the output's encoding, {error.encoding}, lacks {lacking!a}: set PYTHONIOENCODING=utf-8, or use --out FILE", status=1
         )

@@ -191,5 +191,5 @@ def test_a_file_whose_name_is_not_text_is_refused_before_the_recipe_exists(
     write(name, ["source\ttarget", *(f"{a}{b}\t{b}{a}" for a in "abcd" for b in "abcd")])
     monkeypatch.setattr(sys, "argv", ["attnkit", "new", "translation", "--train", name])
     assert main(sys.argv[1:]) == 2
-    assert "attnkit: error: an argument is not text in utf-8, the encoding of this locale: set PYTHONUTF8=1" in capsys.readouterr().err
+    assert "attnkit: error: an argument is not text in utf-8, the encoding of this locale: rename the file" in capsys.readouterr().err
     assert not Path("translation.yaml").exists()

@@ -132,7 +132,8 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
 def test_a_mistake_gets_one_message_and_status_2(
     attnkit: Command, tiny: str, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
-    monkeypatch.setattr("lightning.pytorch.accelerators.cpu._PSUTIL_AVAILABLE", False)
+    for module in ("accelerators.cpu", "callbacks.device_stats_monitor"):
+        monkeypatch.setattr(f"lightning.pytorch.{module}._PSUTIL_AVAILABLE", False)
     Path("typo.yaml").write_text("modle: {name: seq2seq}")
     Path("trainer.yaml").write_text("trainer: {max_epoch: 3}")
     Path("callback.yaml").write_text("trainer: {callbacks: [{class_path: EarlyStopping, init_args: {moniter: a}}]}")
