@@ -102,7 +102,7 @@ def test_shares_and_sizes() -> None:
         for seed, result in within[v].items()
         if seed in beyond[v]
     ]
-    assert sum(same) > sum(map(len, within.values())) / 2, "most of the runs are those of `position`"
+    assert sum(same) > sum(map(len, within.values())) / 2, "most of the trainings repeat those of `position`"
 
 
 def test_pretraining_pages_agree_with_the_runs() -> None:
