@@ -211,8 +211,15 @@ def _import(arguments: Arguments) -> None:
 
 
 def _schema(arguments: Arguments) -> None:
-    chosen = _Parser("schema").parse_args(arguments)
-    print(_recipe_schema(imports=chosen.imports))
+    parser = _Parser("schema")
+    parser.add_argument("--study", action="store_true", help="print the schema of study files, for attnkit ablate, instead")
+    chosen = parser.parse_args(arguments)
+    if chosen.study:
+        from attnkit.cli.study_schema import study_schema
+
+        print(study_schema())
+    else:
+        print(_recipe_schema(imports=chosen.imports))
 
 
 def _recipe_schema(*, imports: Sequence[str] = ()) -> str:
@@ -292,6 +299,6 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int | None]]] = {
     "check": ("run the conformance kit on components", _check),
     "export": ("write a checkpoint's model as safetensors or for transformers, or its word vectors as text", _export),
     "import": ("convert a published model of transformers, such as Llama or Qwen3", _import),
-    "schema": ("print the JSON schema of recipes, for editors", _schema),
+    "schema": ("print the JSON schema of recipes or studies, for editors", _schema),
     "completion": ("print the shell script that completes commands, names, keys and recipes", _completion),
 }

@@ -18,14 +18,14 @@ def section_of(documentation: str, title: str) -> str:
     return textwrap.dedent(found[1]).strip() if found else ""
 
 
-def argument_docs(documentation: str) -> dict[str, str]:
-    r"""Return the description of each argument in the `Args:` section of a docstring.
+def argument_docs(documentation: str, section: str = "Args") -> dict[str, str]:
+    r"""Return the description of each argument in the `Args:` section of a docstring, or of each entry in another section.
 
     Example:
         >>> argument_docs("Norm.\n\nArgs:\n    eps: Added to the variance,\n        so that it is not zero.\n")
         {'eps': 'Added to the variance, so that it is not zero.'}
     """
-    return {entry[1]: " ".join(entry[2].split()) for entry in _ENTRY.finditer(section_of(documentation, "Args"))}
+    return {entry[1]: " ".join(entry[2].split()) for entry in _ENTRY.finditer(section_of(documentation, section))}
 
 
 def inherit(owner: type, sources: tuple[type, ...]) -> None:
