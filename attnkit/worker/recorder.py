@@ -49,6 +49,8 @@ class Recorder(Callback):
         self.unhashed: list[str] = []  # the types of the values in batches that cannot be hashed
         self.batches = self.tokens = self.memory = 0
         self.seconds = 0.0
+        self.earlier = 0.0  # the wall-clock seconds of earlier processes, up to the checkpoint that this one continues
+        self._began = time.time()
         self.curve: list[dict[str, float]] = []
         self._started: float | None = None
         self._is_loading = False
@@ -151,7 +153,10 @@ class Recorder(Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         kept = ("digest", "starts", "unhashed", "batches", "tokens", "memory", "curve", "diverged")
-        return {name: getattr(self, name) for name in kept} | {"seconds": self.elapsed()}
+        return {name: getattr(self, name) for name in kept} | {
+            "seconds": self.elapsed(),
+            "earlier": self.earlier + time.time() - self._began,
+        }
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
