@@ -86,7 +86,7 @@ class _Loader(yaml.SafeLoader):
             if key.tag.endswith((":bool", ":null")):
                 key.tag = "tag:yaml.org,2002:str"
             value = key.value if key.tag.endswith(":merge") else self.construct_object(key)
-            if not isinstance(value, str) and key.value != str(value):  # `1_000`, `1.50`, `~`: as a name, it would silently become another
+            if not isinstance(value, str) and key.value != str(value):  # `1_000`, `1.50`: as a name, it would silently become another
                 raise _error(f"the key {key.value} would be read as {value}: write {value}, or '{key.value}' for the text", key.start_mark)
             names = {key.value, value}
             if names & seen:
