@@ -65,6 +65,11 @@ def test_a_level_may_set_several_things() -> None:
     assert names(factors=factors) == ["baseline", "size=small"]
 
 
+def test_a_number_may_be_a_label() -> None:
+    factors = {"size": {"levels": {1: {"model.stack.d_model": 8}, 0.5: {"model.stack.d_model": 4}}}}
+    assert names(factors=factors) == ["baseline", "size=1", "size=0.5"]
+
+
 def test_labels_are_short() -> None:
     assert label({"name": "mlp", "ffn_dim": 4, "bias": False}) == "mlp(ffn_dim=4, bias=false)"
     assert label([1, None]) == "[1, none]"
@@ -93,7 +98,7 @@ def test_exclusions_carry_a_reason() -> None:
         ({"factors": {"modle.stack.norm": ["rms_norm"]}}, r"unknown key 'modle.stack.norm'. Did you mean 'model'\?"),
         ({"factors": {"norm": ["rms_norm"]}}, r"factor 'norm' is not a dotted key"),
         ({"factors": {"model.stack.norm": {"level": ["a"], "levels": ["b"]}}}, r"has no key 'level'. Did you mean 'levels'\?"),
-        ({"factors": {"model.stack.norm": {"levels": {0.001: "a"}}}}, "0.001 cannot be a name as it is; put the name in quotation marks"),
+        ({"factors": {"model.stack.norm": {"levels": {(1,): "a"}}}}, r"\(1,\) cannot be a name as it is; put the name in quotation marks"),
         ({"factors": None, "design": "list", "variants": {None: {"model.stack.norm": "a"}}}, "None cannot be a name as it is"),
         ({"factors": {"model.stack.norm": []}}, r"factor 'model.stack.norm' needs levels"),
         ({"factors": {"model.stack.norm": ["a", "a"]}}, r"has the level 'a' twice"),
