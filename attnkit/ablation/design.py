@@ -191,7 +191,7 @@ def read_factor(name: str, given: Any) -> Factor:
 
 
 def name_of(key: Any) -> str:
-    """Return a key of a study file as a name; `read_yaml` has refused a number that the file writes in another way."""
+    """Return a key of a study file as a name; raise if it is no word or number. (`read_yaml` refuses numbers written in another way.)"""
     if not isinstance(key, str | int | float):
         raise ConfigurationError(f"{key!r} cannot be a name as it is; put the name in quotation marks, as in '1e-3'")
     return str(key)

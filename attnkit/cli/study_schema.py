@@ -1,9 +1,10 @@
 """`attnkit schema --study`: a JSON schema of the study files of `attnkit ablate`, derived from the classes that read them."""
 
-import collections.abc
 import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from types import MappingProxyType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from attnkit.ablation.spec import StudySpec
@@ -36,29 +37,26 @@ _IN_FILE: dict[str, dict[str, Any]] = {
 
 def study_schema() -> str:
     """Return the schema as JSON text. The first line of a study file names the file: `# yaml-language-server: $schema=PATH`."""
-    found = _record(StudySpec)
-    properties = {key: found["properties"][key] for key in found["properties"] if key != "file"}
-    for key, form in _IN_FILE.items():
-        properties[key] = {"description": properties[key]["description"]} | form
+    found = _record(StudySpec, _IN_FILE)
+    del found["properties"]["file"]
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "attnkit study",
         **found,
-        "properties": properties,
         "required": [],  # the default name is that of the file
         "anyOf": [{"required": ["recipe"]}, {"required": ["tasks"]}],
     }
     return json.dumps(schema, indent=2)
 
 
-def _record(cls: Any) -> dict[str, Any]:
-    """Return the schema of a mapping whose keys are the fields of a dataclass."""
+def _record(cls: Any, given: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the schema of a mapping whose keys are the fields of a dataclass; `given` has the schemas of some of them."""
     text, types = inspect.getdoc(cls) or "", get_type_hints(cls)
     meanings = argument_docs(text, "Args") | argument_docs(text, "Attributes")
     properties = {}
     for field in fields(cls):
         described = {"description": meanings[field.name]} if field.name in meanings else {}
-        properties[field.name] = _value(types[field.name]) | described
+        properties[field.name] = given.get(field.name, _value(types[field.name])) | described
     required = [name for name, parameter in inspect.signature(cls).parameters.items() if parameter.default is parameter.empty]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
@@ -70,6 +68,6 @@ def _value(annotation: Any) -> dict[str, Any]:
     inside = [part for part in get_args(annotation) if is_dataclass(part)]
     if not inside:
         return type_schema(annotation)
-    if get_origin(annotation) is collections.abc.Mapping:
+    if get_origin(annotation) is Mapping:
         return {"type": "object", "additionalProperties": _record(inside[0])}
     return {"anyOf": [_record(inside[0]), {"type": "null"}]}

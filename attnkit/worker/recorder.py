@@ -50,7 +50,7 @@ class Recorder(Callback):
         self.batches = self.tokens = self.memory = 0
         self.seconds = 0.0
         self.earlier = 0.0  # the wall-clock seconds of earlier processes, up to the checkpoint that this one continues
-        self._began = time.time()
+        self.began = time.time()
         self.curve: list[dict[str, float]] = []
         self._started: float | None = None
         self._is_loading = False
@@ -155,7 +155,7 @@ class Recorder(Callback):
         kept = ("digest", "starts", "unhashed", "batches", "tokens", "memory", "curve", "diverged")
         return {name: getattr(self, name) for name in kept} | {
             "seconds": self.elapsed(),
-            "earlier": self.earlier + time.time() - self._began,
+            "earlier": self.earlier + time.time() - self.began,
         }
 
     @override

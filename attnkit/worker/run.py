@@ -117,7 +117,7 @@ def train(folder: Path) -> None:
         if has_loggers(recipe):
             recipe = with_named_loggers(recipe, job.get("name", folder.name), folder, records_of(folder))
         (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
-    started, recorder, evaluation = time.time(), Recorder(job["seeds"]), Evaluation()
+    recorder, evaluation = Recorder(job["seeds"]), Evaluation()
     saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # only PREVIOUS exists if the run was killed while writing
     request = request_of(job, folder)
     request.ckpt_path = next((str(path) for path in saved if path.exists()), None)
@@ -129,8 +129,9 @@ def train(folder: Path) -> None:
     last = recorder.curve[-1] if recorder.curve else {}
     metrics = {k: v for k, v in last.items() if k not in ("step", "batches", "tokens", "seconds")}
     metrics |= logged(cli.trainer)
-    started -= recorder.earlier
-    training = {  # read before testing, which restores the callbacks' states from the best checkpoint
+    # read before testing, which restores the callbacks' states from the best checkpoint
+    started = recorder.began - recorder.earlier
+    training = {
         "curve": [finite(point) for point in recorder.curve],
         "batches": recorder.batches,
         "batch_hash": recorder.digest,

@@ -101,7 +101,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(monkeypatch: pytest.Monke
 
     def cut(self: Recorder, trainer: Any, *others: Any) -> None:
         end(self, trainer, *others)
-        self._began -= 1000  # as if each batch took so long
+        self.began -= 1000  # as if each batch took so long
         if trainer.current_epoch == 1:
             raise CutError
 
