@@ -16,7 +16,7 @@ from typing import Any
 
 from attnkit.ablation.cells import cells
 from attnkit.ablation.plan import Plan, StoredPlan
-from attnkit.ablation.question import FORMAT, check_seeds, read_question
+from attnkit.ablation.question import FORMAT, OPTIONAL, check_seeds, read_question
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.tuning import Ended, check_tuned, stored_trials, trials_behind
 from attnkit.ablation.validity import Acceptances, Accepted, acceptances
@@ -61,19 +61,24 @@ def answers_of(plan: Plan) -> Answers:
     return Answers(runs=runs, asked=asked, accepted=acceptances(plan.study_folder), trials=_trials_of(plan) if plan.tuned else None)
 
 
+def states(study: StudySpec, answers: Answers) -> dict[str, dict[str, Any]]:
+    """Return the states of runs as a study counts them, by their keys."""
+    return {key: study.counted(one.status, trained=one.provenance is not None) for key, one in answers.runs.items()}
+
+
 def _trials_of(plan: Plan) -> tuple[Plan, Answers] | None:
     if (trials := plan.trials or stored_trials(plan)) is None:
         return None
     answers = answers_of(trials)
     try:
-        check_tuned(plan, trials, _ended(answers))
+        check_tuned(plan, trials, _ended(trials, answers))
     except ConfigurationError:  # they were removed, or made again since
         return None
     return trials, answers
 
 
-def _ended(answers: Answers) -> Ended:
-    return {key: (answer.status["status"], answer.result.get("metrics", {})) for key, answer in answers.runs.items()}
+def _ended(plan: Plan, answers: Answers) -> Ended:
+    return {key: (state["status"], answers.runs[key].result.get("metrics", {})) for key, state in states(plan.study, answers).items()}
 
 
 def answer_in(folder: Path) -> Answer:
@@ -107,7 +112,7 @@ def _compressed(lines: list[dict[str, Any]]) -> bytes:
 
 
 def _short(section: dict[str, Any]) -> dict[str, Any]:
-    section = {key: value for key, value in section.items() if key != "compare" or value}  # older files lack it
+    section = {key: value for key, value in section.items() if key not in OPTIONAL or value}
     return section if section["recipe"] is None else section | {"recipe": short_path(section["recipe"])}
 
 
@@ -201,7 +206,7 @@ def _answered(lines: list[bytes], folder: Path) -> tuple[Plan, Answers]:
     if not count:
         return plan, answers
     trials, tried = _read_block(lines[own:], trials_behind(plan)[0], folder)
-    check_tuned(plan, trials, _ended(tried))
+    check_tuned(plan, trials, _ended(trials, tried))
     return plan, replace(answers, trials=(trials, tried))
 
 

@@ -255,7 +255,7 @@ class Engine:
 
     def _end(self, run: Run, elapsed: float | None, *, shared: bool = False) -> None:
         folder = self.plan.run_folder(run.key)
-        status, progress = status_of(folder), self.progress
+        status, counted_as, progress = status_of(folder), self.plan.state(run)["status"], self.progress
         kind, name, again, stale = str(status.get("kind")), _name(run), "", list[str]()
         if status["status"] == "failed" and kind == "out_of_memory" and shared:
             self.alone.add(run.key)
@@ -263,7 +263,7 @@ class Engine:
         elif status["status"] == "failed" and self.tries[run.key] < self.plan.study.retries.get(kind, 0):
             self.tries[run.key] += 1
             again = f"{kind} ({status['message']}); retry {self.tries[run.key]}"
-        elif status["status"] in FINISHED and not self.tries[run.key] and (stale := changed(self.plan, run)):
+        elif counted_as in FINISHED and not self.tries[run.key] and (stale := changed(self.plan, run)):
             self.tries[run.key] += 1  # only once, in case its inputs change all the time
             again = f"{'; '.join(stale)}; running it again"
         if stale:
@@ -274,7 +274,7 @@ class Engine:
             self.say(f"{name}: {again}")
             self.queue.append(run)
             return
-        progress.ended[status["status"]] += 1
+        progress.ended[counted_as] += 1
         if elapsed is not None:
             progress.durations.append(elapsed)
         metric, metrics = self.plan.study.metric, result_of(folder).get("metrics", {}) if status["status"] == "ok" else {}
@@ -284,13 +284,13 @@ class Engine:
             shown = f"{metric} is not finite: counts as diverged" if value is None else f"{metric} {value:.5g}"
         took = f"{elapsed:.0f} s" if elapsed is not None else "by another process"
         to_go = f", {progress.to_go()}" if progress.to_go() else ""
-        self.say(f"[{progress.ended.total()}/{progress.total}] {status['status']:<8} {name}  {shown}  {took}{to_go}")
+        self.say(f"[{progress.ended.total()}/{progress.total}] {counted_as:<8} {name}  {shown}  {took}{to_go}")
         if status["status"] == "ok":
             check_metric(self.plan, run)
         elif kind == "disk_full":
             forget(folder)
             raise OSError(errno.ENOSPC, status.get("message"))
-        elif status["status"] == "failed" and self.fail_fast:
+        elif counted_as == "failed" and self.fail_fast:
             raise ConfigurationError(f"{name} failed ({kind}): {status.get('message')}; see attnkit ablate logs")
 
 
@@ -307,10 +307,10 @@ def check_metric(plan: Plan, run: Run) -> None:
 
 
 def retry(plan: Plan) -> int:
-    """Reset failed runs, so that they are repeated, and return their number; a diverged run does not count as failed."""
-    failed = [f for run in plan.all_runs if status_of(f := plan.run_folder(run.key))["status"] in ("failed", "damaged")]
-    for folder in failed:
-        forget(folder)
+    """Reset failed runs, so that they are repeated, and return their number; one that diverged, or counts so, is not a failed run."""
+    failed = [run for run in plan.all_runs if plan.state(run)["status"] in ("failed", "damaged")]
+    for run in failed:
+        forget(plan.run_folder(run.key))
     return len(failed)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from attnkit.ablation.looks import looks
 from attnkit.ablation.noise import noise_sentence, saved_by_pairing
 from attnkit.ablation.results import Results
-from attnkit.ablation.spec import StudySpec
+from attnkit.ablation.spec import OUTCOMES, StudySpec
 from attnkit.wording import counted
 
 
@@ -63,6 +63,9 @@ def methods(results: Results) -> str:
             "numbers, unless it points the other way, and with six seeds or more the signed-rank test, in which a diverged run "
             "is worse than any number."
         )
+    if study.count_as_diverged:
+        kinds = " or ".join(OUTCOMES[kind] for kind in study.count_as_diverged)
+        text += f" A run that failed in training {kinds} counts as diverged, as declared before the first run."
     text += f" {noise_sentence(results)}"
     if (saved := saved_by_pairing(results)) is not None:
         text += f" Pairing by seed {'removes' if saved >= 0 else 'adds'} {abs(saved):.0%} of the variance of unpaired differences."

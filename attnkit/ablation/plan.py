@@ -11,11 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.ablation.design import Variant, differences
-from attnkit.ablation.question import FORMAT, RESOLVED, question_of, read_question, refuse_change, refuse_unpaid
-from attnkit.ablation.spec import REPLACED, StudySpec
+from attnkit.ablation.question import FORMAT, RESOLVED, changed_keys, question_of, read_question, refuse_change, refuse_unpaid
+from attnkit.ablation.spec import OUTCOMES, REPLACED, StudySpec
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection, Underway
-from attnkit.worker.folder import FINAL, FINISHED, UNDERWAY, key_of, read_json, read_record, result_of, status_of, stored, write_json
+from attnkit.worker.folder import (
+    FINAL,
+    FINISHED,
+    PROVENANCE,
+    UNDERWAY,
+    key_of,
+    read_json,
+    read_record,
+    result_of,
+    status_of,
+    stored,
+    write_json,
+)
+from attnkit.worker.provenance import Provenance
 
 TUNE = "tune.json"  # the section `tune` of a study, in the folder of its trials
 SHOWN = 6  # maximum number of settings named in a message
@@ -138,6 +151,12 @@ class Plan(StoredPlan):
         """Return the folder of a run."""
         return self.folder / "runs" / key
 
+    def state(self, run: Run) -> dict[str, Any]:
+        """Return the state of a run in its folder, as the study counts it; see `StudySpec.counted`."""
+        folder = self.run_folder(run.key)
+        state = status_of(folder)
+        return self.study.counted(state, trained=state["status"] == "failed" and stored(Provenance, folder / PROVENANCE) is not None)
+
     def check(self) -> None:
         """Raise a `ConfigurationError` if variants, runs and inspections do not match, as they may in a damaged file."""
         names = {v.name for v in self.variants}
@@ -153,7 +172,7 @@ class Plan(StoredPlan):
             if known is None or {run.key for run in known.runs} != {run.key for run in self.trials.runs}:  # another study made the rest
                 self.lock_tuning()
         if not self.refuse_other():
-            before = sum(status_of(self.run_folder(run.key))["status"] in FINISHED for run in self.runs)
+            before = sum(self.state(run)["status"] in FINISHED for run in self.runs)
             recorded = {"seeds_at_start": list(self.study.seeds), "runs_before": before, "recipe": Path(self.study.recipe).name}
             write_json(self.study_folder / "study.json", self._question() | {"format": FORMAT} | recorded)
         write_json(self.study_folder / "plan.json", self.stored())
@@ -213,9 +232,11 @@ class Plan(StoredPlan):
         begun = 0
         for run in () if earlier is None else earlier.runs:
             folder = self.run_folder(run.key)
-            status, underway = status_of(folder)["status"], stored(Underway, folder / UNDERWAY)
+            state, underway = status_of(folder), stored(Underway, folder / UNDERWAY)
+            status = state["status"]
+            is_outcome = status == "diverged" or (asked.get("count_as_diverged") and state.get("kind") in OUTCOMES)
             shown = [result_of(folder).get("metrics", {}) if status in FINAL else {}, *(underway.curve if underway else ())]
-            if status == "diverged" or any({metric, metric.replace("test/", "val/")} & one.keys() for one in shown):
+            if is_outcome or any({metric, metric.replace("test/", "val/")} & one.keys() for one in shown):
                 return True
             if any((self.folder / REPLACED).glob(f"{run.key}-*")):  # a stale run
                 return True
@@ -247,7 +268,7 @@ def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
     """
     file = folder / study.name / "plan.json"
     asked, stored = read_question(file.parent), read_record(StoredPlan, file)
-    if asked is None or stored is None or any(asked.get(key) != value for key, value in question_of(study).items()):
+    if asked is None or stored is None or changed_keys(asked, question_of(study)):
         return None
     if asked.get("recipe", name := Path(study.recipe).name) != name:
         return None

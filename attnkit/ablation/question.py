@@ -17,6 +17,9 @@ NO_QUESTION = (
 )
 """The settings that may change even if there are results."""
 
+OPTIONAL = ("compare", "count_as_diverged")
+"""The settings that older questions and files of runs lack; where they are empty, new ones lack them, too."""
+
 RESOLVED = "variants_resolved"
 """The key of a question under which the hash of each variant's complete recipe is stored."""
 
@@ -59,12 +62,18 @@ def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any], *, reci
 
     `recipes` describes, for the message, which complete recipes differ.
     """
-    asked = asked if isinstance(asked, dict) else {}
-    if changed := [recipes if key == RESOLVED else key for key in question if asked.get(key) != question[key]]:
+    if changed := [recipes if key == RESOLVED else key for key in changed_keys(asked, question)]:
         raise ConfigurationError(
             f"{folder} has results of another study: {', '.join(changed)} changed since. Changing the question once the answer is known "
             "invalidates p-values: give the study another name (equal runs are reused), or undo the change"
         )
+
+
+def changed_keys(asked: Any, question: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a question whose values are not those that were recorded."""
+    asked = asked if isinstance(asked, dict) else {}
+    keys = (*question, *(key for key in OPTIONAL if key in asked and key not in question))
+    return [key for key in keys if asked.get(key) != question.get(key)]
 
 
 def question_of(study: StudySpec) -> dict[str, Any]:
@@ -72,8 +81,9 @@ def question_of(study: StudySpec) -> dict[str, Any]:
     question: dict[str, Any] = json.loads(json.dumps({key: value for key, value in asdict(study).items() if key not in NO_QUESTION}))
     if question["tune"] and question["tune"]["better"] is None:
         del question["tune"]["better"]  # questions recorded before this key existed lack it
-    if not question["compare"]:
-        del question["compare"]  # as above
+    for key in OPTIONAL:
+        if not question[key]:
+            del question[key]  # as above
     return question
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
 
@@ -169,7 +170,7 @@ def page(results: Results) -> str:
     return ENVIRONMENT.get_template("page.html").render(
         study=results.study,
         unfinished="" if results.complete else UNFINISHED,
-        verdicts=list(zip([*(c.verdict for c in results.comparisons), *("" for _ in results.void)], results.sentences(), strict=True)),
+        verdicts=list(zip_longest([c.verdict for c in results.comparisons], results.sentences(), fillvalue="")),
         main=variants_table(results),
         costs=costs_table(results),
         effects=effects_table(results),

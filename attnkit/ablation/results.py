@@ -1,6 +1,7 @@
 """The results of a study: the sequence of its looks, and the verdicts on its family of contrasts."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from attnkit.ablation.looks import chance, looks
 from attnkit.ablation.measurements import COSTS, Measurements, lost, mean, numbers
 from attnkit.ablation.plan import Run
 from attnkit.ablation.question import Look
-from attnkit.ablation.spec import StudySpec
+from attnkit.ablation.spec import OUTCOMES, StudySpec
 from attnkit.ablation.statistics import Comparison, contrast, judge, reached
 from attnkit.wording import counted
 from attnkit.worker.folder import FINAL, FINISHED
@@ -213,7 +214,13 @@ class Results(Measurements):
             if (twin := first.setdefault(frozenset(c.by_run(keys, self.study.seeds[0]).items()), name)) != name:
                 twins[name] = twin
         said = {name: f"; its runs are those of {twin}" for name, twin in twins.items()}
-        return [*(f"{sentence(c, self.study)}{said.get(c.variant, '')}" for c in self.comparisons), *same]
+        failed = Counter(self.status[run.key].get("kind") for run in self.runs if self.status[run.key]["status"] == "diverged")
+        outcomes = [
+            f"{counted(failed[kind], 'run')} failed in training {how}, which counts as divergence, as declared"
+            for kind, how in OUTCOMES.items()
+            if failed[kind]
+        ]
+        return [*(f"{sentence(c, self.study)}{said.get(c.variant, '')}" for c in self.comparisons), *same, *outcomes]
 
     def _repr_html_(self) -> str:
         return str(self.frame().to_html())

@@ -27,6 +27,8 @@ SEED_KINDS: tuple[SeedKind, ...] = get_args(SeedKind)
 
 SEEDS = (0, 1, 2, 3, 4)  # default seeds
 FAILURES = ("error", "killed", "timeout", "out_of_memory", "configuration", "disk_full")  # the kinds of failure
+OUTCOMES = {"error": "with an error", "out_of_memory": "for lack of memory"}
+"""The kinds of failure that may be due to the variant, not to the machine or its load, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,8 @@ class StudySpec:
         tune: The settings to tune for every variant; None: no tuning.
         timeout: Seconds after which a run is stopped; None: no limit.
         retries: How often a run is restarted automatically, by kind of failure.
+        count_as_diverged: The kinds of failure, `error` and `out_of_memory`, that are outcomes: a run that fails so in training, and has
+            no retries left, counts as diverged.
         engine: Where runs are executed; see `attnkit.worker.launch.read_engine`.
         threads: CPU threads per run; the last digits of results depend on it.
         accept_code: The reason why finished runs count although code, packages, data or the processor have changed since; None: they do
@@ -98,6 +102,7 @@ class StudySpec:
     tune: Tune | None = None
     timeout: float | None = None
     retries: Mapping[str, int] = field(default_factory=lambda: {"killed": 1})
+    count_as_diverged: tuple[str, ...] = ()
     engine: Mapping[str, Any] = field(default_factory=lambda: {"name": "local"})
     threads: int = 1
     accept_code: str | None = None
@@ -145,6 +150,11 @@ class StudySpec:
                 raise ConfigurationError(f"retries: no kind of failure {kind!r}.{nearest(kind, FAILURES)} Kinds: {', '.join(FAILURES)}.")
             if times < 0:
                 raise ConfigurationError(f"retries: {kind} must be at least 0, but is {times}")
+        if other_kinds := [kind for kind in self.count_as_diverged if kind not in OUTCOMES]:
+            raise ConfigurationError(
+                f"count_as_diverged: only {' and '.join(OUTCOMES)} can be outcomes, but it has {other_kinds[0]!r}: other failures are due "
+                "to the machine, its load or the settings, so such runs must be repeated; to compare slow variants, set a budget of seconds"
+            )
         if not 0 < self.alpha < 1:
             raise ConfigurationError(f"alpha must be between 0 and 1, but is {self.alpha}")
         if not self.vary:
@@ -250,6 +260,19 @@ class StudySpec:
     def quantity(self) -> str:
         """The compared quantity, in words."""
         return self.metric if self.quantile is None else f"{self.quantile:g} quantile of {self.metric}"
+
+    def counted(self, state: Mapping[str, Any], *, trained: bool) -> dict[str, Any]:
+        """Return the state of a run as the study counts it: `diverged` if it failed, once it `trained`, as in `count_as_diverged`.
+
+        Example:
+            >>> study = StudySpec(name="s", recipe="r", factors=(Factor(name="a", levels={}),), count_as_diverged=("error",))
+            >>> study.counted({"status": "failed", "kind": "error", "message": "singular"}, trained=True)
+            {'status': 'diverged', 'kind': 'error', 'message': 'singular'}
+            >>> study.counted({"status": "failed", "kind": "error", "message": "singular"}, trained=False)["status"]
+            'failed'
+        """
+        is_outcome = trained and state["status"] == "failed" and state["kind"] in self.count_as_diverged
+        return {**state, "status": "diverged"} if is_outcome else dict(state)
 
     def with_seeds(self, *seeds: int) -> Self:
         """Return the study with additional seeds; the runs of the existing seeds stay the same."""

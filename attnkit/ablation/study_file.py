@@ -116,6 +116,7 @@ EXAMPLES: Mapping[str, str] = {
     "set": "{trainer.max_epochs: 3}",
     "imports": "[my_package.my_module]",
     "retries": "{killed: 1}",
+    "count_as_diverged": "[out_of_memory]",
     "factors": "{model.stack.position: [none, rotary]}",
     "variants": "{deep: {model.stack.num_layers: 6}}",
     "seeds": "5 or [0, 1, 2]",

@@ -9,7 +9,7 @@ from typing import Any
 from attnkit.ablation.plan import Plan, Run
 from attnkit.registry import ConfigurationError
 from attnkit.wording import counted
-from attnkit.worker.folder import FINISHED, PROVENANCE, read_record, status_of, stored, write_json
+from attnkit.worker.folder import FINISHED, PROVENANCE, read_record, stored, write_json
 from attnkit.worker.provenance import Provenance, changes, processor
 from attnkit.worker.sources import digest
 
@@ -46,8 +46,8 @@ def changed(plan: Plan, run: Run) -> list[str]:
 
 
 def state_of(plan: Plan, run: Run) -> dict[str, Any]:
-    """Return the state of a run as `status_of` does, but `stale` if it is finished and its provenance has changed."""
-    state = status_of(plan.run_folder(run.key))
+    """Return the state of a run as `Plan.state` does, but `stale` if it is finished and its provenance has changed."""
+    state = plan.state(run)
     if state["status"] in FINISHED and (found := changed(plan, run)):
         return {"status": "stale", "kind": "stale", "message": "; ".join(_shortened(found))}
     return state

@@ -42,7 +42,7 @@ def test_a_pair_joins_the_family() -> None:
     assert [(c.mean, c.p, c.p_adjusted, c.interval, c.verdict) for c in results.family] == [
         (pytest.approx(c.mean), pytest.approx(c.p), pytest.approx(c.p_adjusted), pytest.approx(c.interval), c.verdict) for c in expected
     ]
-    assert of(compare=None).family[0].p_adjusted == pytest.approx(2 / 3 * (results.family[0].p_adjusted or 0))
+    assert of(name="t", compare=None).family[0].p_adjusted == pytest.approx(2 / 3 * (results.family[0].p_adjusted or 0))
     assert results.by_variant.keys() == {"position=none", "position=learned"}  # rows of the main table keep their own reference
 
 
@@ -53,7 +53,7 @@ def test_the_report_shows_a_pair_with_its_reference() -> None:
     assert "## Further comparisons" in text
     assert "## Effects" not in text
     assert "The study has 3 contrasts, as one family" in text
-    assert "Further comparisons" not in markdown(of(compare=None))
+    assert "Further comparisons" not in markdown(of(name="t", compare=None))
 
 
 def test_a_pair_of_equal_compositions_is_no_hypothesis() -> None:
@@ -80,7 +80,7 @@ def test_a_full_factorial_compares_a_pair_beside_its_effects() -> None:
 def test_a_published_table_keeps_the_reference_of_the_design() -> None:
     rows = {"baseline": {"base": 1.0}, "position=none": {"none": 2.0}, "position=learned": {"learned": 1.5}}
     changes = {"published": {"source": "A", "better": "lower", "rows": rows}}
-    with_pair, without = published(of(**changes)), published(of(compare=None, **changes))
+    with_pair, without = published(of(**changes)), published(of(name="t", compare=None, **changes))
     assert with_pair is not None
     assert without is not None
     assert with_pair.table == without.table

@@ -133,6 +133,11 @@ def test_exclusions_carry_a_reason() -> None:
         ({"timeout": 0}, r"timeout must be a number of seconds above 0, but is 0; omit it"),
         ({"retries": {"kiled": 1}}, r"retries: no kind of failure 'kiled'. Did you mean 'killed'\?"),
         ({"retries": {"killed": -1}}, r"retries: killed must be at least 0, but is -1"),
+        (
+            {"count_as_diverged": ["timeout"]},
+            r"count_as_diverged: only error and out_of_memory can be outcomes, but it has 'timeout': other",
+        ),
+        ({"count_as_diverged": "error"}, r"count_as_diverged must be a list, as in \[out_of_memory\], but is 'error'"),
         ({"decide": {"max_seeds": 10_000_000}, "seeds": None}, r"decide: max_seeds must be at most 10,000"),
         ({"decide": {"max_seeds": 8, "looks": [3, "8"]}, "seeds": None}, r"decide: looks\[1\] must be an integer, but is '8'"),
         ({"tune": {"grid": {"model.optimizer.lr": 1}}}, r"tune: grid.model.optimizer.lr must be a list, but is 1"),

@@ -1,0 +1,163 @@
+"""Failures that a study declares to be outcomes count as divergence; all others have to be repeated."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit.ablation.answers import answers_of, packed, unpacked
+from attnkit.ablation.engine import retry, run_plan
+from attnkit.ablation.methods import methods
+from attnkit.ablation.plan import Plan
+from attnkit.ablation.report import markdown, page
+from attnkit.ablation.results import Results
+from attnkit.ablation.validity import state_of
+from attnkit.registry import ConfigurationError
+from attnkit.worker.folder import PROVENANCE, write_json
+from tests.ablation.conftest import made, study
+
+Use = Callable[[str], None]
+FAILS = """
+if "none" in json.dumps(job["recipe"]["model"]):
+    write("status.json", {"status": "failed", "kind": KIND, "message": "10 GiB"}); sys.exit(1)
+"""
+
+
+def make(**changes: Any) -> Plan:
+    changes = {"seeds": 5, "factors": {"model.stack.position": ["none"]}, "count_as_diverged": ["out_of_memory"]} | changes
+    return study(**changes).plan(Path("runs"))
+
+
+def states(plan: Plan) -> Counter[str]:
+    return Counter(state_of(plan, run)["status"] for run in plan.runs)
+
+
+def begun() -> Counter[int]:
+    return Counter(Counter(Path("ran.txt").read_text().split()).values())
+
+
+@pytest.fixture
+def failing(worker: Use) -> Callable[[str], None]:
+    """Let every run with `position: none` fail in training with a kind of failure."""
+    return lambda kind: worker(FAILS.replace("KIND", repr(kind)))
+
+
+def test_a_declared_failure_is_an_outcome_with_a_verdict(failing: Use) -> None:
+    failing("out_of_memory")
+    said: list[str] = []
+    run_plan(make(), say=said.append)
+    assert sum("diverged position=none seed" in line and "10 GiB" in line for line in said) == 5
+    results = Results(make())
+    [found] = results.comparisons
+    assert results.complete
+    assert (found.verdict, found.diverged, found.p) == ("worse", (5, 0), pytest.approx(4 / 3 * 2 / 4**5))
+    assert results.sentences()[-1] == "5 runs failed in training for lack of memory, which counts as divergence, as declared"
+    assert "position=none, seed 0: diverged (out_of_memory: 10 GiB)" in markdown(results)
+    assert "which counts as divergence, as declared" in page(results)
+    assert "A run that failed in training for lack of memory counts as diverged" in methods(results)
+
+
+def test_it_is_final(failing: Use, worker: Use) -> None:
+    failing("out_of_memory")
+    run_plan(make())
+    worker("")
+    run_plan(make(), say=(said := list[str]()).append)
+    assert said == ["10 of 10 runs are already finished"]
+    assert retry(make()) == 0
+    assert begun() == {1: 10}
+
+
+def test_a_failure_that_is_not_declared_has_to_be_repeated(failing: Use, worker: Use) -> None:
+    failing("error")
+    run_plan(make())
+    results = Results(make())
+    assert states(make()) == {"ok": 5, "failed": 5}
+    assert not results.complete
+    assert [c.verdict for c in results.comparisons] == ["inconclusive"]
+    assert "counts as divergence" not in markdown(results)
+    worker("")
+    assert retry(make()) == 5
+    run_plan(make())
+    assert states(make()) == {"ok": 10}
+
+
+def test_another_study_with_the_same_runs_counts_them_as_it_declares(failing: Use) -> None:
+    failing("out_of_memory")
+    run_plan(make())
+    assert states(make()) == {"ok": 5, "diverged": 5}
+    assert states(make(name="t", count_as_diverged=None)) == {"ok": 5, "failed": 5}
+
+
+def test_a_run_that_never_began_to_train_has_no_outcome(worker: Use) -> None:
+    worker("(folder / 'provenance.json').unlink(); sys.exit(3)")
+    run_plan(make(count_as_diverged=["error"]))
+    assert states(make(count_as_diverged=["error"])) == {"failed": 10}
+
+
+def test_retries_come_first(failing: Use) -> None:
+    failing("error")
+    plan = make(count_as_diverged=["error"], retries={"error": 2})
+    run_plan(plan)
+    assert begun() == {1: 5, 3: 5}
+    assert states(plan) == {"ok": 5, "diverged": 5}
+
+
+def test_an_outcome_of_other_code_is_repeated(failing: Use, worker: Use) -> None:
+    failing("out_of_memory")
+    run_plan(plan := make())
+    for run in plan.runs:
+        write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made(packages={"torch": "0.1"})))
+    assert states(plan) == {"stale": 10}
+    worker("")
+    run_plan(make())
+    assert states(make()) == {"ok": 10}
+
+
+def test_a_trial_that_fails_as_declared_is_not_chosen(worker: Use) -> None:
+    worker('if job["recipe"]["model"].get("model.optimizer.lr") == 0.1: raise ZeroDivisionError')
+    tune = {"grid": {"model.optimizer.lr": [0.001, 0.1, 0.25]}, "seeds": 2}
+    plan = run_plan(make(count_as_diverged=["error"], tune=tune), jobs=2)
+    assert {tuned.chosen["model.optimizer.lr"] for tuned in plan.tuned.values()} == {0.25}  # 0.1 would be, with the shortest number
+    assert Results(plan).trials is not None
+
+
+def test_a_file_of_runs_counts_as_the_study_did(failing: Use) -> None:
+    failing("out_of_memory")
+    run_plan(make())
+    results = Results(make())
+    Path("runs.jsonl.gz").write_bytes(packed(results.plan, answers_of(results.plan)))
+    again = Results(*unpacked("runs.jsonl.gz", Path("there")))
+    assert again.sentences() == results.sentences()
+    assert again.summary().equals(results.summary())
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "now"),
+    [
+        ("count_as_diverged", ["out_of_memory"], None),
+        ("count_as_diverged", ["out_of_memory"], ["out_of_memory", "error"]),
+        ("count_as_diverged", None, ["error"]),
+        ("compare", [["position=none", "position=learned"]], None),
+        ("compare", None, [["position=none", "position=learned"]]),
+    ],
+)
+def test_what_a_study_declares_cannot_be_changed_or_removed_later(worker: Use, key: str, before: Any, now: Any) -> None:
+    def declared(value: Any) -> Plan:
+        return make(**{"seeds": 2, "factors": {"model.stack.position": ["none", "learned"]}, key: value})
+
+    run_plan(declared(before))
+    with pytest.raises(ConfigurationError, match=f"has results of another study: {key} changed since"):
+        declared(now).refuse_other()
+
+
+def test_an_outcome_is_an_answer_to_the_question(failing: Use) -> None:
+    failing("out_of_memory")
+    run_plan(plan := make())
+    for run in plan.runs:
+        if "baseline" in run.variants:
+            (plan.run_folder(run.key) / "status.json").unlink()
+    with pytest.raises(ConfigurationError, match="has results of another study: metric changed since"):
+        make(metric="val/token_accuracy", better="lower").refuse_other()
