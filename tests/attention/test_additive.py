@@ -1,7 +1,11 @@
 """Additive attention never materialises the full tensor of tanh values, B.H.Q.K.A."""
 
+import hashlib
+import subprocess
+import warnings
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +15,8 @@ from torch.profiler import ProfilerActivity, profile
 import attnkit
 from attnkit import draws
 from attnkit.attention.additive import Additive
-from attnkit.attention.backend import Refused, additive_compiled, additive_eager, additive_tiles, blocks
+from attnkit.attention.backend import Refused, additive_compiled, additive_eager, additive_loops, additive_tiles, blocks
+from attnkit.attention.backend.additive_loops import loops
 from attnkit.attention.backend.base import ordered
 from attnkit.masks import Mask
 from tests.attention.largest import LargestTensor
@@ -55,19 +60,12 @@ def test_a_non_positive_hidden_width_is_rejected() -> None:
 TILED = ("additive_eager", "additive_compiled")
 
 
-@pytest.fixture
-def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles are compiled, too."""
-    monkeypatch.setattr(additive_tiles, "MIN_COMPILED", 1)
-
-
 def _exact(attention: Additive, query: Tensor, key: Tensor) -> Tensor:
     """Return the logits in float64 by the equation."""
     hidden = torch.tanh(query.double()[:, :, :, None] + key.double()[:, :, None])
     return (hidden * attention.score_weight.double()[:, None, None]).sum(-1)
 
 
-@pytest.mark.usefixtures("compiles")
 @pytest.mark.parametrize("size", [1.0, 30.0, 100.0, 1e4])
 @pytest.mark.parametrize("backend", TILED)
 def test_inputs_of_any_size_are_exact_to_rounding(size: float, backend: str, seed: int) -> None:
@@ -82,7 +80,6 @@ def test_inputs_of_any_size_are_exact_to_rounding(size: float, backend: str, see
         torch.testing.assert_close(found, want, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.usefixtures("compiles")
 @pytest.mark.parametrize("backend", TILED)
 @pytest.mark.parametrize("kv_heads", [1, 2])
 def test_tiles_drop_the_weights_that_the_reference_drops(backend: str, kv_heads: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,26 +99,117 @@ def test_tiles_drop_the_weights_that_the_reference_drops(backend: str, kv_heads:
         torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.usefixtures("compiles")
-def test_a_failing_compiler_falls_back_to_eager_with_a_warning(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(function: Any, **_: Any) -> Any:
-        def call(*args: Any, **how: Any) -> None:
-            raise RuntimeError("no such header")
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache, and a process that has not compiled the loops yet."""
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(blocks.scores, "additive_compiled", partial(additive_tiles.AdditivePairs, additive_compiled.CompiledTiles()))
+    loops.cache_clear()
+    yield tmp_path / "cache"
+    loops.cache_clear()
 
-        return call
 
-    monkeypatch.setitem(blocks.scores, "additive_compiled", partial(additive_tiles.AdditivePairs, additive_tiles.CompiledTiles()))
-    monkeypatch.setattr(torch, "compile", broken)
-    attention = attnkit.attentions.build("additive", head_dim=D, num_heads=H)
-    given = torch.randn(3, B, H, T, D)
+def _failing(folder: Path) -> str:
+    script = folder / "broken"
+    script.write_text("#!/bin/sh\necho no such header >&2\nexit 1\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_a_failing_compiler_falls_back_to_eager_with_a_warning(
+    seed: int, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", _failing(tmp_path))
+    attention, given = attnkit.attentions.build("additive", head_dim=D, num_heads=H), torch.randn(3, B, H, T, D)
     with pytest.warns(UserWarning, match="additive attention runs without compilation, which failed: no such header"):
         output = attention(*given, backend="additive_compiled")
-    torch.testing.assert_close(output, attention(*given, backend="additive_eager"))
+    assert torch.equal(output, attention(*given, backend="additive_eager"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attention(*given, backend="additive_compiled")  # only once
+
+
+def test_compiled_code_is_kept(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops()
+    [kept] = own_cache.iterdir()
+    with monkeypatch.context() as other:
+        other.setattr(subprocess, "run", None)
+        loops.cache_clear()
+        loops()
+    whole = kept.read_bytes()
+    kept.unlink()  # the file that is in use must not change
+    for damaged in (b"", whole[:1000], whole[:-1], whole.replace(b"logits", b"slopes")):
+        kept.write_bytes(damaged)
+        loops.cache_clear()
+        loops()
+        assert kept.read_bytes()[-32:] == hashlib.sha256(kept.read_bytes()[:-32]).digest()
+
+
+def test_code_that_cannot_be_kept_is_compiled_for_the_process(own_cache: Path) -> None:
+    own_cache.write_text("not a folder")
+    assert loops().logits
+
+
+CAPABILITIES = ["DEFAULT", "AVX2", "AVX512"]
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize(
+    ("queries", "keys", "channels", "size"), [(24, 40, 16, 1.0), (1, 1, 1, 1.0), (7, 67, 33, 30.0), (50, 129, 80, 15.0)]
+)
+def test_loops_are_exact_to_rounding_with_every_instruction_set(
+    capability: str, queries: int, keys: int, channels: int, size: float, seed: int, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = torch.backends.cpu.get_cpu_capability()
+    if capability != "DEFAULT" and (own not in CAPABILITIES or CAPABILITIES.index(own) < CAPABILITIES.index(capability)):
+        pytest.skip(f"the processor has no {capability}")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    tiles, eager = additive_compiled.CompiledTiles(), additive_tiles.Tiles()
+    query, key = size * torch.randn(3, queries, channels), size * torch.randn(3, keys, channels)
+    weight, gradient = torch.randn(3, channels), torch.randn(3, queries, keys)
+    q, k = additive_tiles.exponentials(query), additive_tiles.exponentials(key)  # their products reach infinity for large inputs
+    found = tiles.logits(q, k, weight, exact=False), *tiles.slopes(q, k, gradient, exact=False)
+    exact = (
+        eager.logits(q.double(), k.double(), weight.double(), exact=False),
+        *eager.slopes(q.double(), k.double(), gradient.double(), exact=False),
+    )
+    for one, want, terms in zip(found, exact, (channels, keys, queries, keys), strict=True):
+        torch.testing.assert_close(one.double(), want, rtol=0, atol=6e-7 * terms)  # each term is at most about 5, with a few roundings
+    assert [file.suffix for file in own_cache.iterdir()] == [".so"]
+
+
+@pytest.mark.parametrize(("heads", "queries"), [(1, 9), (2, 64), (7, 5), (1, 1)])
+def test_threads_share_the_heads_or_the_queries(
+    heads: int, queries: int, seed: int, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, weight, gradient = torch.rand(heads, queries, A), torch.rand(heads, T, A), torch.randn(heads, A), torch.randn(heads, queries, T)
+    tiles, before = additive_compiled.CompiledTiles(), torch.get_num_threads()
+    monkeypatch.setattr(additive_loops, "MIN_THREADED", 1)
+    found = []
+    for threads in (1, 3):
+        try:
+            torch.set_num_threads(threads)
+            among = additive_loops.shares(heads, queries, 1)
+            found.append((tiles.logits(q, k, weight, exact=False), *tiles.slopes(q, k, gradient, exact=False)))
+        finally:
+            torch.set_num_threads(before)
+        assert (len(among) > 1) == (threads > 1 and heads + queries > 2)
+        assert sum(len(range(heads)[some]) * len(range(queries)[rows]) for some, rows, _ in among) == heads * queries
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-5)
+
+
+def test_nan_is_not_hidden(seed: int) -> None:
+    attention = attnkit.attentions.build({"name": "additive", "hidden_dim": A}, head_dim=D, num_heads=H)
+    query, key, value = torch.randn(B, H, T, A), 30 * torch.randn(B, H, T, A), torch.randn(B, H, T, D)
+    query[1, 0, 3, 2] = torch.nan
+    output = attention(query, key, value, projected=True, backend="additive_compiled")
+    assert output[1, 0, 3].isnan().all()
+    assert output.isnan().sum() == D
 
 
 def test_without_a_compiler_auto_chooses_eager_tiles(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordered()["additive_compiled"], "has_compiler", False)
-    monkeypatch.setattr(additive_compiled, "MIN_NUMBERS", 1)
     monkeypatch.setattr(additive_eager, "MIN_NUMBERS", 1)
     attention, given = attnkit.attentions.build("additive", head_dim=D, num_heads=H), torch.randn(3, B, H, T, D)
     assert torch.equal(attention(*given), attention(*given, backend="additive_eager"))

@@ -14,7 +14,7 @@ from attnkit.attention.backend.online import attend, refuses_inputs
 from attnkit.attention.base import Attention
 from attnkit.registry import backends
 
-MIN_NUMBERS = 2**16  # below this many query-key pairs times channels, the reference is as fast
+MIN_NUMBERS = 2**18  # below this many query-key pairs times channels, the reference is as fast
 MIN_ON_GPU = 2**27
 """The same on a GPU: up to 2^26, the reference took 1.9 ms on an H200, less than the host needs for a call of `additive_triton`. From here
 on, each tensor of the reference takes half a GiB."""

@@ -1,4 +1,4 @@
-"""The score of additive attention for `blocks`, without a tanh for each pair, in eager and in compiled code.
+"""The score of additive attention for `blocks`, without a tanh for each pair.
 
 With x = q + k, tanh x = 1 - 2 r and r = 1 / (1 + e^{2q} e^{2k}), which takes one exponential per query and per key, and a multiply-add and
 a reciprocal per pair. The 1 adds the same number to all logits of a row, so softmax removes it. Exponents are clamped so that no infinity
@@ -7,8 +7,7 @@ the sigmoid of -2 (q + k).
 """
 
 import itertools
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,9 +19,6 @@ LIMITS = {torch.float32: (43.0, 10.0), torch.float64: (350.0, 20.0)}
 """The largest |x| for which e^{2x} and e^{-2x} are normal numbers, and the x from which tanh x rounds to 1."""
 EAGER_NUMBERS, EAGER_NUMBERS_ON_GPU = 2**18, 2**26
 """The numbers, one per pair and channel, that eager code holds at once: 1 MiB in fp32; on a GPU, 256 MiB."""
-
-MIN_COMPILED = 2**16
-"""Below this many pairs times channels in one head's part of a block, compiled code is not faster."""
 
 
 def crossing(query: Tensor, key: Tensor) -> Tensor:
@@ -37,28 +33,6 @@ def exponentials(x: Tensor) -> Tensor:
     """Return e^{2x}, clamped to normal numbers."""
     limit, _ = LIMITS[x.dtype]
     return x.clamp(-limit, limit).mul_(2).exp_()
-
-
-def logits(q: Tensor, k: Tensor, weight: Tensor, *, exact: bool) -> Tensor:
-    """Return sum_a weight_a r_a of all pairs, [Q, K], from [Q, A], [K, A] and [A]."""
-    return (_ratios(q, k, exact) * weight).sum(-1)
-
-
-def slopes(q: Tensor, k: Tensor, gradient: Tensor, *, exact: bool) -> tuple[Tensor, Tensor]:
-    """Return the sums over keys of g r (1 - r) and of g r, [Q, A], for the gradients g [Q, K] of the logits."""
-    r, g = _ratios(q, k, exact), gradient[..., None]
-    return ((r - r * r) * g).sum(1), (r * g).sum(1)
-
-
-def slope(q: Tensor, k: Tensor, gradient: Tensor, *, exact: bool) -> Tensor:
-    """Return the first result of `slopes` only."""
-    return slopes(q, k, gradient, exact=exact)[0]
-
-
-def _ratios(q: Tensor, k: Tensor, exact: bool) -> Tensor:
-    """Return r of all pairs and channels, [Q, K, A], from exponentials, or from the projections if `exact`."""
-    q, k = q[:, None], k[None]
-    return torch.sigmoid(-2 * (q + k)) if exact else 1 / (1 + q * k)
 
 
 class Tiles:
@@ -108,54 +82,6 @@ class Tiles:
             else:
                 torch.addcmul(one, part, keys, out=r).reciprocal_()
             yield slice(first, first + count), rows, r
-
-
-class CompiledTiles(Tiles):
-    """Tiles compiled at first use; eager if they are small, or if the compiler fails (with a warning, once)."""
-
-    def __init__(self) -> None:
-        self.compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
-        self.failed = False
-
-    def logits(self, q: Tensor, k: Tensor, weight: Tensor, *, exact: Any) -> Tensor:
-        """Return the same as `Tiles.logits`."""
-        found = self._each(logits, zip(q, k, weight, strict=True), exact)
-        return super().logits(q, k, weight, exact=exact) if found is None else torch.stack(found)
-
-    def slopes(self, q: Tensor, k: Tensor, gradient: Tensor, *, exact: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the same as `Tiles.slopes`."""
-        each = self._each(slopes, zip(q, k, gradient, strict=True), exact)
-        other = None if each is None else self._each(slope, zip(k, q, gradient.mT.contiguous(), strict=True), exact)
-        if each is None or other is None:
-            return super().slopes(q, k, gradient, exact=exact)
-        over_keys, weights = (torch.stack(x) for x in zip(*each, strict=True))
-        return over_keys, torch.stack(other), weights
-
-    def _each(self, function: Callable[..., Any], heads: Iterable[tuple[Tensor, Tensor, Tensor]], exact: bool) -> list[Any] | None:
-        """Return the function's results for each head, or None if it is not compiled."""
-        found = []
-        for head in heads:
-            found.append(self._call(function, *head, exact))
-            if found[-1] is None:
-                return None
-        return found
-
-    def _call(self, function: Callable[..., Any], q: Tensor, k: Tensor, third: Tensor, exact: bool) -> Any:
-        """Return the function's result, or None if it is not compiled."""
-        is_small = q.numel() * len(k) < MIN_COMPILED or min(*q.shape, len(k)) == 1  # each size of 1 would be compiled separately
-        if self.failed or is_small:
-            return None
-        if function not in self.compiled:
-            self.compiled[function] = torch.compile(function, dynamic=True, fullgraph=True)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # torch's own
-                return self.compiled[function](q, k, third, exact=exact)
-        except Exception as error:
-            self.failed = True
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(f"additive attention runs without compilation, which failed: {reason}", stacklevel=2)
-        return None
 
 
 class AdditivePairs(Pairs):
