@@ -13,6 +13,8 @@ from attnkit.attention.backend import blocks
 from attnkit.attention.backend.additive_eager import AdditiveEager
 from attnkit.attention.backend.additive_loops import LANES, Share, compiler, loops, shares, spread
 from attnkit.attention.backend.additive_tiles import AdditivePairs, Tiles
+from attnkit.attention.backend.base import Inputs
+from attnkit.attention.base import Attention
 from attnkit.registry import backends
 
 
@@ -45,6 +47,10 @@ class AdditiveCompiled(AdditiveEager):
         if not self.has_compiler:
             return "no C++ compiler is installed (g++ or clang++, or the one named by CXX)"
         return None if device.type == "cpu" else "its compiled form is for CPUs"
+
+    def suits(self, attention: Attention, inputs: Inputs) -> bool:
+        """Return whether there is enough work, and the keys fill a register."""
+        return super().suits(attention, inputs) and inputs.key.shape[-2] >= LANES
 
 
 class CompiledTiles(Tiles):
