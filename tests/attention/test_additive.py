@@ -1,6 +1,7 @@
 """Additive attention never materialises the full tensor of tanh values, B.H.Q.K.A."""
 
 import hashlib
+import platform
 import subprocess
 import warnings
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import attnkit
 from attnkit import draws
 from attnkit.attention.additive import Additive
 from attnkit.attention.backend import Refused, additive_compiled, additive_eager, additive_loops, additive_tiles, blocks
-from attnkit.attention.backend.additive_loops import loops
+from attnkit.attention.backend.additive_loops import compiler, loops
 from attnkit.attention.backend.base import ordered
 from attnkit.masks import Mask
 from tests.attention.largest import LargestTensor
@@ -110,8 +111,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def _failing(folder: Path) -> str:
+    folder.mkdir(exist_ok=True)
     script = folder / "broken"
-    script.write_text("#!/bin/sh\necho no such header >&2\nexit 1\n")
+    script.write_text("#!/bin/sh\nprintf 'no such header \\351\\n' >&2\nexit 1\n")  # not UTF-8
     script.chmod(0o755)
     return str(script)
 
@@ -121,7 +123,7 @@ def test_a_failing_compiler_falls_back_to_eager_with_a_warning(
 ) -> None:
     monkeypatch.setenv("CXX", _failing(tmp_path))
     attention, given = attnkit.attentions.build("additive", head_dim=D, num_heads=H), torch.randn(3, B, H, T, D)
-    with pytest.warns(UserWarning, match="additive attention runs without compilation, which failed: no such header"):
+    with pytest.warns(UserWarning, match="additive attention runs without compilation, which failed: no such header \ufffd"):
         output = attention(*given, backend="additive_compiled")
     assert torch.equal(output, attention(*given, backend="additive_eager"))
     with warnings.catch_warnings():
@@ -148,6 +150,39 @@ def test_compiled_code_is_kept(own_cache: Path, monkeypatch: pytest.MonkeyPatch)
 def test_code_that_cannot_be_kept_is_compiled_for_the_process(own_cache: Path) -> None:
     own_cache.write_text("not a folder")
     assert loops().logits
+
+
+def test_code_is_kept_in_the_working_directory(own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", ".")
+    monkeypatch.chdir(tmp_path)
+    loops()
+    monkeypatch.setattr(subprocess, "run", None)
+    loops.cache_clear()
+    assert loops().logits
+
+
+def test_code_is_compiled_for_the_process_if_no_home_is_known(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", "~a-user-who-does-not-exist/cache")
+    assert loops().logits
+
+
+def test_a_compiler_may_have_arguments_but_not_for_this_processor_alone(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = compiler()
+    for arguments in ("", " -march=native -Wall"):
+        monkeypatch.setenv("CXX", " ".join(plain) + arguments)
+        assert compiler() == (*plain, *arguments.split())
+        loops.cache_clear()
+        loops()
+    kept = {file.read_bytes() for file in own_cache.iterdir()}
+    assert len([*own_cache.iterdir()]) == 2
+    assert len(kept) == 1 or platform.machine() != "x86_64"
+
+
+def test_the_path_of_a_compiler_may_contain_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", path := _failing(tmp_path / "my tools"))
+    assert compiler() == (path,)
+    monkeypatch.setenv("CXX", f"{path} --quiet 'unbalanced")
+    assert compiler() == ()
 
 
 CAPABILITIES = ["DEFAULT", "AVX2", "AVX512"]

@@ -40,7 +40,7 @@ class AdditiveCompiled(AdditiveEager):
     score = "additive_compiled"
 
     def __init__(self) -> None:
-        self.has_compiler = compiler() is not None
+        self.has_compiler = bool(compiler())
 
     def refuses_device(self, device: torch.device) -> str | None:
         """Return a reason if there is no compiler for the device."""

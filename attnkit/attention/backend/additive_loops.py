@@ -28,6 +28,7 @@ LANES = 16
 MIN_THREADED = 2**23
 """From this many pairs times channels on, which take over a millisecond, several threads compute."""
 
+BASE = "-march=x86-64"  # overrides -march=native in CXX: other processors may load the kept code
 FLAGS = {"AVX512": ("-mavx512f", "-mfma"), "AVX2": ("-mavx2", "-mfma")}
 """The compiler's flags by what torch found the processor to be capable of."""
 
@@ -133,10 +134,11 @@ void slopes(const float *query, const float *key, const float *gradient, float *
 """
 
 
-def compiler() -> str | None:
-    """Return the path of a C++ compiler: the one named by CXX, otherwise g++ or clang++; None if there is none."""
-    names = (os.environ["CXX"],) if os.environ.get("CXX") else ("g++", "clang++")
-    return next(filter(None, map(shutil.which, names)), None)
+def compiler() -> tuple[str, ...]:
+    """Return the command of a C++ compiler: CXX, which may have arguments, otherwise g++ or clang++; empty if there is none."""
+    own = os.environ.get("CXX", "")
+    commands = ([own], own.split()) if own.strip() else (["g++"], ["clang++"])  # a path may contain spaces
+    return next(((found, *arguments) for name, *arguments in commands if (found := shutil.which(name))), ())
 
 
 @cache
@@ -147,24 +149,25 @@ def loops() -> ctypes.CDLL:
         OSError: There is no compiler, it fails or takes over a minute, or its code cannot be loaded.
     """
     found, is_x86 = compiler(), platform.machine().lower() in ("x86_64", "amd64")
-    if found is None:
+    if not found:
         raise OSError("there is no C++ compiler")
-    own = FLAGS.get(torch.backends.cpu.get_cpu_capability(), ()) if is_x86 else ()
-    return _typed(_loaded((found, "-O3", "-ffp-contract=fast", *own)))
+    own = (BASE, *FLAGS.get(torch.backends.cpu.get_cpu_capability(), ())) if is_x86 else ()
+    return _typed(_loaded((*found, "-O3", "-ffp-contract=fast", *own)))
 
 
 def _loaded(command: tuple[str, ...]) -> ctypes.CDLL:
     """Return the loops from the cache, or compile them and keep the code there, followed by a hash: loading a part of it would crash."""
-    name = hashlib.sha256("\n".join((SOURCE, platform.machine(), *command)).encode()).hexdigest()[:16]
-    kept = cache_folder() / f"additive-{name}.so"
-    with suppress(OSError):  # missing, or where nothing may be executed
+    key = hashlib.sha256("\n".join((SOURCE, platform.machine(), *command)).encode()).hexdigest()
+    name = f"additive-{key[:16]}.so"
+    with suppress(OSError, RuntimeError):  # missing, or where nothing may be executed; or no home is known
+        kept = (cache_folder() / name).absolute()  # a name alone would be searched for in the system's folders
         code, written = (content := kept.read_bytes())[:-HASH], content[-HASH:]
         if hashlib.sha256(code).digest() == written:
             return ctypes.CDLL(str(kept))
     with tempfile.TemporaryDirectory() as folder:
-        built = Path(folder) / kept.name
+        built = Path(folder) / name
         _compile((*command, "-x", "c++", "-shared", "-fPIC", "-o", str(built), "-"))
-        with suppress(OSError), atomic(kept) as draft:  # otherwise the next process compiles, too
+        with suppress(OSError, RuntimeError), atomic(cache_folder() / name) as draft:  # otherwise the next process compiles, too
             code = built.read_bytes()
             draft.write_bytes(code + hashlib.sha256(code).digest())
         return ctypes.CDLL(str(built))
@@ -172,7 +175,7 @@ def _loaded(command: tuple[str, ...]) -> ctypes.CDLL:
 
 def _compile(command: tuple[str, ...]) -> None:
     try:
-        ended = subprocess.run(command, input=SOURCE, capture_output=True, text=True, timeout=PATIENCE)
+        ended = subprocess.run(command, input=SOURCE, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE)
     except subprocess.TimeoutExpired as error:
         raise OSError(f"{command[0]} takes over {PATIENCE} s") from error
     if ended.returncode:
