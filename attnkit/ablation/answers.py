@@ -63,7 +63,7 @@ def answers_of(plan: Plan) -> Answers:
 
 def states(study: StudySpec, answers: Answers) -> dict[str, dict[str, Any]]:
     """Return the states of runs as a study counts them, by their keys."""
-    return {key: study.counted(one.status, trained=one.provenance is not None) for key, one in answers.runs.items()}
+    return {key: study.counted(one.status) for key, one in answers.runs.items()}
 
 
 def _trials_of(plan: Plan) -> tuple[Plan, Answers] | None:

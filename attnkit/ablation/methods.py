@@ -65,7 +65,7 @@ def methods(results: Results) -> str:
         )
     if study.count_as_diverged:
         kinds = " or ".join(OUTCOMES[kind] for kind in study.count_as_diverged)
-        text += f" A run that failed in training {kinds} counts as diverged, as declared before the first run."
+        text += f" A run that failed in training {kinds} counts as diverged, as the study declares."
     text += f" {noise_sentence(results)}"
     if (saved := saved_by_pairing(results)) is not None:
         text += f" Pairing by seed {'removes' if saved >= 0 else 'adds'} {abs(saved):.0%} of the variance of unpaired differences."

@@ -107,9 +107,10 @@ def request_of(job: dict[str, Any], folder: Path) -> Request:
     )
 
 
-def train(folder: Path) -> None:
+def train(folder: Path, recorder: Recorder) -> None:
     """Train the job in a folder, resuming from its last checkpoint if there is one, and write the result."""
     job = read_json(folder / "job.json")
+    recorder.seeds = job["seeds"]
     opened.watch()  # before the modules in `imports` can read data
     if not is_child():
         import_modules(job["recipe"].get(IMPORTS, ()))
@@ -117,7 +118,7 @@ def train(folder: Path) -> None:
         if has_loggers(recipe):
             recipe = with_named_loggers(recipe, job.get("name", folder.name), folder, records_of(folder))
         (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
-    recorder, evaluation = Recorder(job["seeds"]), Evaluation()
+    evaluation = Evaluation()
     saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # only PREVIOUS exists if the run was killed while writing
     request = request_of(job, folder)
     request.ckpt_path = next((str(path) for path in saved if path.exists()), None)
@@ -204,8 +205,9 @@ def main(folder: Path) -> int:
 
 
 def _main(folder: Path) -> int:
+    recorder = Recorder({})  # its seeds are in the job, which may be damaged
     if is_child():
-        train(folder)
+        train(folder, recorder)
         return 0
     try:
         with owned(folder):
@@ -214,14 +216,15 @@ def _main(folder: Path) -> int:
             try:
                 # (the first of several `ModelCheckpoint` is `best`)
                 with quiet(r".*configured with multiple `ModelCheckpoint`"), one_message(), stop_outlasting_errors():
-                    train(folder)
+                    train(folder, recorder)
             except Exception as error:
                 if is_lost(error):
                     note(folder, "killed", "one of its processes died; attnkit ablate logs shows which")
                     raise
                 traceback.print_exc()
                 first = f"{type(error).__name__}: {error}".splitlines()[0]
-                write_json(folder / "status.json", {"status": "failed", "kind": kind_of(error), "message": first})
+                where = {"in_training": True} if recorder.in_training else {}
+                write_json(folder / "status.json", {"status": "failed", "kind": kind_of(error), "message": first, **where})
                 return 1
     except OwnedError:
         return BUSY
