@@ -230,6 +230,8 @@ def _read_answer(line: Mapping[str, Any]) -> Answer:
     status = dict(line["status"])
     if status != {"status": "pending"}:
         status = known(read(Status, status, where="status"))
+        if status["status"] == "failed" and not status.keys() >= {"kind", "message"}:
+            raise ConfigurationError("a run with status failed does not say how it failed")
     result = read(Result, line["result"], where="result") if line["result"] else None
     if result is None and status["status"] == "ok":
         raise ConfigurationError("a run with status ok has no result")

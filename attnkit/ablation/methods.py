@@ -64,8 +64,10 @@ def methods(results: Results) -> str:
             "is worse than any number."
         )
     if study.count_as_diverged:
-        kinds = " or ".join(OUTCOMES[kind] for kind in study.count_as_diverged)
-        text += f" A run that failed in training {kinds} counts as diverged, as the study declares."
+        kinds = {kind: how for kind, how in OUTCOMES.items() if kind in study.count_as_diverged}
+        text += f" A run that failed in training {' or '.join(kinds.values())} counts as diverged, as the study declares"
+        again = [f"{times} after {kind}" for kind in kinds if (times := study.retries.get(kind, 0))]
+        text += f", unless one of its retries (at most {', '.join(again)}) succeeded." if again else "."
     text += f" {noise_sentence(results)}"
     if (saved := saved_by_pairing(results)) is not None:
         text += f" Pairing by seed {'removes' if saved >= 0 else 'adds'} {abs(saved):.0%} of the variance of unpaired differences."

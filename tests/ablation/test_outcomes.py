@@ -1,5 +1,6 @@
 """Failures that a study declares to be outcomes count as divergence; all others have to be repeated."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -15,9 +16,10 @@ from attnkit.ablation.plan import Plan
 from attnkit.ablation.report import markdown, page
 from attnkit.ablation.results import Results
 from attnkit.ablation.validity import state_of
+from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, write_json
-from tests.ablation.conftest import made, study
+from tests.ablation.conftest import STUDY, made, study
 
 Use = Callable[[str], None]
 FAILS = """
@@ -109,6 +111,25 @@ def test_retries_come_first(failing: Use) -> None:
     run_plan(plan)
     assert begun() == {1: 5, 3: 5}
     assert states(plan) == {"ok": 5, "diverged": 5}
+    assert "as the study declares, unless one of its retries (at most 2 after error) succeeded." in methods(Results(plan))
+
+
+def test_an_outcome_is_reproduced_by_the_same_failure(
+    failing: Use, worker: Use, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("attnkit.cli.ablate.RUN", "fake_worker")
+    Path("s.yaml").write_text(json.dumps({**STUDY, "seeds": 2, "factors": {"model.stack.position": ["none"]}}))
+    again = ["reproduce", "s.yaml", "position=none:1", "--folder", "runs"]
+    failing("out_of_memory")
+    run_plan(make(seeds=2, count_as_diverged=None))
+    assert ablate(again) == 0
+    assert "The run failed in training, as the stored one did: out_of_memory: 10 GiB | 10 GiB" in capsys.readouterr().out
+    worker("")
+    assert ablate(again) == 1
+    assert "The stored run failed (out_of_memory: 10 GiB), but this one did not." in capsys.readouterr().out
+    failing("error")
+    with pytest.raises(ConfigurationError, match="the run failed: 10 GiB"):
+        ablate(again)
 
 
 def test_an_outcome_of_other_code_is_repeated(failing: Use, worker: Use) -> None:
