@@ -265,7 +265,7 @@ class StudySpec:
         """Return the state of a run as the study counts it: `diverged` if it failed in training as in `count_as_diverged`.
 
         Example:
-            >>> study = StudySpec(name="s", recipe="r", factors=(Factor(name="a", levels={}),), count_as_diverged=("error",))
+            >>> study = StudySpec(name="s", recipe="r", design="list", variants=(Variant(name="a"),), count_as_diverged=("error",))
             >>> study.counted({"status": "failed", "kind": "error", "in_training": True})
             {'status': 'diverged', 'kind': 'error', 'in_training': True}
             >>> study.counted({"status": "failed", "kind": "error"})["status"]

@@ -185,12 +185,31 @@ def kind_of(error: BaseException) -> str:
         ('configuration', 'disk_full', 'error')
         >>> kind_of(RuntimeError("[enforce fail at alloc_cpu.cpp:130] err == 0. DefaultCPUAllocator: can't allocate memory"))
         'out_of_memory'
+        >>> kind_of(ChildProcessError("a process that loads batches died"))
+        'killed'
     """
     if isinstance(error, ConfigurationError):
         return "configuration"
     if isinstance(error, OSError) and error.errno in FULL:
         return "disk_full"
+    if isinstance(error, ChildProcessError):  # of the data loader
+        return "killed"
     return "out_of_memory" if is_out_of_memory(error) else "error"
+
+
+def failure(error: Exception, *, in_training: bool) -> dict[str, Any]:
+    """Return the status of a run that failed; for want of a file, a connection or a package, it has not failed `in_training`.
+
+    Example:
+        >>> failure(ZeroDivisionError("no"), in_training=True)
+        {'status': 'failed', 'kind': 'error', 'message': 'ZeroDivisionError: no', 'in_training': True}
+        >>> failure(FileNotFoundError(2, "no such file"), in_training=True)
+        {'status': 'failed', 'kind': 'error', 'message': 'FileNotFoundError: [Errno 2] no such file'}
+    """
+    kind = kind_of(error)
+    found = {"status": "failed", "kind": kind, "message": f"{type(error).__name__}: {error}".splitlines()[0]}
+    is_of_machine = kind != "out_of_memory" and isinstance(error, OSError | ImportError)
+    return {**found, "in_training": True} if in_training and not is_of_machine else found
 
 
 def main(folder: Path) -> int:
@@ -222,9 +241,7 @@ def _main(folder: Path) -> int:
                     note(folder, "killed", "one of its processes died; attnkit ablate logs shows which")
                     raise
                 traceback.print_exc()
-                first = f"{type(error).__name__}: {error}".splitlines()[0]
-                where = {"in_training": True} if recorder.in_training else {}
-                write_json(folder / "status.json", {"status": "failed", "kind": kind_of(error), "message": first, **where})
+                write_json(folder / "status.json", failure(error, in_training=recorder.in_training))
                 return 1
     except OwnedError:
         return BUSY

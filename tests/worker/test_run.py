@@ -1,5 +1,6 @@
 """A run of a study: paired, exact when it goes on, and honest about how it ended."""
 
+import errno
 import os
 import re
 import signal
@@ -25,7 +26,7 @@ from attnkit.worker.costs import count
 from attnkit.worker.folder import BUSY, read_json, read_record, status_of
 from attnkit.worker.provenance import Provenance
 from attnkit.worker.recorder import Recorder
-from attnkit.worker.run import main
+from attnkit.worker.run import failure, main
 from tests.ablation.conftest import SEEDS, STUDY
 from tests.worker.conftest import run
 
@@ -282,6 +283,23 @@ def test_a_run_that_fails_as_it_continues_has_not_failed_in_training(tmp_path: P
         assert (status["kind"], status.get("in_training")) == ("error", in_training)
         Path("one/status.json").unlink()
     assert "late" in read_json(Path("one/provenance.json"))["code"]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "in_training"),
+    [
+        (torch.linalg.LinAlgError("singular"), "error", True),
+        (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory", True),
+        (OSError(errno.ENOMEM, "no memory"), "out_of_memory", True),
+        (ConnectionResetError(), "error", None),
+        (ModuleNotFoundError("No module named 'late'"), "error", None),
+        (ChildProcessError("a process that loads batches died"), "killed", None),
+    ],
+)
+def test_an_error_of_the_machine_is_no_failure_of_training(error: Exception, kind: str, in_training: bool | None) -> None:
+    found = failure(error, in_training=True)
+    assert (found["kind"], found.get("in_training")) == (kind, in_training)
+    assert "in_training" not in failure(error, in_training=False)
 
 
 def test_a_run_held_by_another_process_is_left_alone() -> None:
