@@ -12,6 +12,7 @@ from attnkit.ablation.answers import packed_cells
 from attnkit.ablation.canvas import COLOURS, Figure, Line, legend_height, lines, look
 from attnkit.ablation.certificate import sentences_across
 from attnkit.ablation.machine_time import machine_time
+from attnkit.ablation.methods import outcomes_sentence
 from attnkit.ablation.report import ENVIRONMENT, UNFINISHED, markdown_table, write_files
 from attnkit.ablation.statistics import performance_profile, profile_band
 
@@ -81,6 +82,7 @@ def methods_across(across: Across) -> str:
         f"{sources_sentence(across)}"
         f"Adjusted p-values are below {study.alpha:g} where a difference is shown. "
         f"Machine time of all cells: {machine_time(*(results for _, results in across.results))}."
+        f"{outcomes_sentence(study)}"
     )
 
 

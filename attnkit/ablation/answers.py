@@ -63,7 +63,7 @@ def answers_of(plan: Plan) -> Answers:
 
 def states(study: StudySpec, answers: Answers) -> dict[str, dict[str, Any]]:
     """Return the states of runs as a study counts them, by their keys."""
-    return {key: study.counted(one.status, trained=one.provenance is not None) for key, one in answers.runs.items()}
+    return {key: study.counted(one.status) for key, one in answers.runs.items()}
 
 
 def _trials_of(plan: Plan) -> tuple[Plan, Answers] | None:
@@ -230,6 +230,8 @@ def _read_answer(line: Mapping[str, Any]) -> Answer:
     status = dict(line["status"])
     if status != {"status": "pending"}:
         status = known(read(Status, status, where="status"))
+        if status["status"] == "failed" and not status.keys() >= {"kind", "message"}:
+            raise ConfigurationError("a run with status failed does not say how it failed")
     result = read(Result, line["result"], where="result") if line["result"] else None
     if result is None and status["status"] == "ok":
         raise ConfigurationError("a run with status ok has no result")

@@ -63,9 +63,7 @@ def methods(results: Results) -> str:
             "numbers, unless it points the other way, and with six seeds or more the signed-rank test, in which a diverged run "
             "is worse than any number."
         )
-    if study.count_as_diverged:
-        kinds = " or ".join(OUTCOMES[kind] for kind in study.count_as_diverged)
-        text += f" A run that failed in training {kinds} counts as diverged, as declared before the first run."
+    text += outcomes_sentence(study)
     text += f" {noise_sentence(results)}"
     if (saved := saved_by_pairing(results)) is not None:
         text += f" Pairing by seed {'removes' if saved >= 0 else 'adds'} {abs(saved):.0%} of the variance of unpaired differences."
@@ -81,6 +79,15 @@ def methods(results: Results) -> str:
     if exact:
         text += f" Exact sign-flip tests (uncorrected): {'; '.join(exact)}."
     return text
+
+
+def outcomes_sentence(study: StudySpec) -> str:
+    """Return a sentence, after a space, on the failures that count as divergence; empty if none do."""
+    if not (kinds := {kind: how for kind, how in OUTCOMES.items() if kind in study.count_as_diverged}):
+        return ""
+    again = [f"{times} after {kind}" for kind in kinds if (times := study.retries.get(kind, 0))]
+    unless = f", unless one of its retries (at most {', '.join(again)}) succeeded" if again else ""
+    return f" A run that failed in training {' or '.join(kinds.values())} counts as diverged, as the study declares{unless}."
 
 
 def _test(study: StudySpec) -> str:

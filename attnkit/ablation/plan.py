@@ -12,23 +12,10 @@ from typing import Any
 
 from attnkit.ablation.design import Variant, differences
 from attnkit.ablation.question import FORMAT, RESOLVED, changed_keys, question_of, read_question, refuse_change, refuse_unpaid
-from attnkit.ablation.spec import OUTCOMES, REPLACED, StudySpec
+from attnkit.ablation.spec import REPLACED, StudySpec, is_possible_outcome
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection, Underway
-from attnkit.worker.folder import (
-    FINAL,
-    FINISHED,
-    PROVENANCE,
-    UNDERWAY,
-    key_of,
-    read_json,
-    read_record,
-    result_of,
-    status_of,
-    stored,
-    write_json,
-)
-from attnkit.worker.provenance import Provenance
+from attnkit.worker.folder import FINAL, FINISHED, UNDERWAY, key_of, read_json, read_record, result_of, status_of, stored, write_json
 
 TUNE = "tune.json"  # the section `tune` of a study, in the folder of its trials
 SHOWN = 6  # maximum number of settings named in a message
@@ -153,9 +140,7 @@ class Plan(StoredPlan):
 
     def state(self, run: Run) -> dict[str, Any]:
         """Return the state of a run in its folder, as the study counts it; see `StudySpec.counted`."""
-        folder = self.run_folder(run.key)
-        state = status_of(folder)
-        return self.study.counted(state, trained=state["status"] == "failed" and stored(Provenance, folder / PROVENANCE) is not None)
+        return self.study.counted(status_of(self.run_folder(run.key)))
 
     def check(self) -> None:
         """Raise a `ConfigurationError` if variants, runs and inspections do not match, as they may in a damaged file."""
@@ -234,7 +219,8 @@ class Plan(StoredPlan):
             folder = self.run_folder(run.key)
             state, underway = status_of(folder), stored(Underway, folder / UNDERWAY)
             status = state["status"]
-            is_outcome = status == "diverged" or (asked.get("count_as_diverged") and state.get("kind") in OUTCOMES)
+            declares = asked.get("count_as_diverged") or self.study.count_as_diverged  # either question makes it an answer
+            is_outcome = status == "diverged" or (declares and is_possible_outcome(state))
             shown = [result_of(folder).get("metrics", {}) if status in FINAL else {}, *(underway.curve if underway else ())]
             if is_outcome or any({metric, metric.replace("test/", "val/")} & one.keys() for one in shown):
                 return True

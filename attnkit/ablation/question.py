@@ -15,7 +15,7 @@ NO_QUESTION = (
     *("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file"),  # how the study is run
     *("lengths", "published", "tasks", "scales"),  # what the reports show
 )
-"""The settings that may change even if there are results."""
+"""The settings that may change even if there are results, except `retries` of failures that count as outcomes."""
 
 OPTIONAL = ("compare", "count_as_diverged")
 """The settings that older questions and files of runs lack; where they are empty, new ones lack them, too."""
@@ -72,7 +72,7 @@ def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any], *, reci
 def changed_keys(asked: Any, question: Mapping[str, Any]) -> list[str]:
     """Return the keys of a question whose values are not those that were recorded."""
     asked = asked if isinstance(asked, dict) else {}
-    keys = (*question, *(key for key in OPTIONAL if key in asked and key not in question))
+    keys = (*question, *(key for key in (*OPTIONAL, "retries") if key in asked and key not in question))
     return [key for key in keys if asked.get(key) != question.get(key)]
 
 
@@ -84,6 +84,8 @@ def question_of(study: StudySpec) -> dict[str, Any]:
     for key in OPTIONAL:
         if not question[key]:
             del question[key]  # as above
+    if again := {kind: times for kind, times in study.retries.items() if times and kind in study.count_as_diverged}:
+        question["retries"] = again  # each gives a failing variant another chance
     return question
 
 

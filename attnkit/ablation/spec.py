@@ -261,17 +261,17 @@ class StudySpec:
         """The compared quantity, in words."""
         return self.metric if self.quantile is None else f"{self.quantile:g} quantile of {self.metric}"
 
-    def counted(self, state: Mapping[str, Any], *, trained: bool) -> dict[str, Any]:
-        """Return the state of a run as the study counts it: `diverged` if it failed, once it `trained`, as in `count_as_diverged`.
+    def counted(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the state of a run as the study counts it: `diverged` if it failed in training as in `count_as_diverged`.
 
         Example:
-            >>> study = StudySpec(name="s", recipe="r", factors=(Factor(name="a", levels={}),), count_as_diverged=("error",))
-            >>> study.counted({"status": "failed", "kind": "error", "message": "singular"}, trained=True)
-            {'status': 'diverged', 'kind': 'error', 'message': 'singular'}
-            >>> study.counted({"status": "failed", "kind": "error", "message": "singular"}, trained=False)["status"]
+            >>> study = StudySpec(name="s", recipe="r", design="list", variants=(Variant(name="a"),), count_as_diverged=("error",))
+            >>> study.counted({"status": "failed", "kind": "error", "in_training": True})
+            {'status': 'diverged', 'kind': 'error', 'in_training': True}
+            >>> study.counted({"status": "failed", "kind": "error"})["status"]
             'failed'
         """
-        is_outcome = trained and state["status"] == "failed" and state["kind"] in self.count_as_diverged
+        is_outcome = is_possible_outcome(state) and state["kind"] in self.count_as_diverged
         return {**state, "status": "diverged"} if is_outcome else dict(state)
 
     def with_seeds(self, *seeds: int) -> Self:
@@ -303,6 +303,11 @@ class StudySpec:
             if name not in names:
                 raise ConfigurationError(f"compare: no variant {name!r}.{nearest(name, names)} Variants: {'; '.join(names)}.")
         return found
+
+
+def is_possible_outcome(state: Mapping[str, Any]) -> bool:
+    """Return whether a run failed in training in a way that a study can declare to be an outcome."""
+    return state["status"] == "failed" and state.get("in_training") is True and state.get("kind") in OUTCOMES
 
 
 def _name(metric: str) -> str:

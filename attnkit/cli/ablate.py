@@ -20,6 +20,7 @@ from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run, stored_plan
 from attnkit.ablation.progress import Progress, shown
 from attnkit.ablation.question import add_seeds, with_added_seeds
+from attnkit.ablation.spec import is_possible_outcome
 from attnkit.ablation.validity import accept, edited_lines, state_of
 from attnkit.cli.ablate_options import FROM_PACKED, parser
 from attnkit.recipe import read_yaml
@@ -157,11 +158,19 @@ def reproduce(options: Options) -> int:
     shutil.rmtree(again, ignore_errors=True)
     write_json(again / "job.json", chosen.job)
     job = Job(folder=again, directory=Path.cwd(), worker=RUN, timeout=planned.study.timeout, threads=planned.study.threads)
-    if code := job.carry_out():
-        message = status_of(again).get("message", f"exit status {code}")
-        raise ConfigurationError(f"the run failed: {message}. See {again / 'stderr.txt'}")
-    known = {**answers.runs, **(tried.runs if tried else {})}
+    code, known = job.carry_out(), {**answers.runs, **(tried.runs if tried else {})}
     new, old = result_of(again), known.get(chosen.key) or answer_in(planned.run_folder(chosen.key))
+    stored_failure = f"{old.status['kind']}: {old.status['message']}" if old.status["status"] == "failed" else ""
+    if code:
+        ended = status_of(again)
+        message = ended.get("message", f"exit status {code}")
+        if stored_failure and is_possible_outcome(ended) and all(ended[key] == old.status.get(key) for key in ("kind", "in_training")):
+            print(f"The run failed in training, as the stored one did: {stored_failure} | {message}")
+            return 0
+        raise ConfigurationError(f"the run failed: {message}. See {again / 'stderr.txt'}")
+    if stored_failure:
+        print(f"The stored run failed ({stored_failure}), but this one did not.")
+        return 1
     if not old.result:
         print(*(f"{name}: {value}" for name, value in new["metrics"].items()), sep="\n")
         print(f"There is no result of this run in {planned.folder} to compare with.")

@@ -78,6 +78,7 @@ class Status:
     wall_seconds: float | None = None
     kind: str = ""
     message: str = ""
+    in_training: bool | None = None  # True if it failed between the start of its first step and the end of its training
 
 
 def key_of(content: Any) -> str:

@@ -44,6 +44,7 @@ class Recorder(Callback):
     def __init__(self, seeds: dict[str, int]) -> None:
         self.seeds = seeds
         self.diverged = False
+        self.in_training = False  # whether the first step has begun and the last has not ended, even if training was left by an error
         self.digest = ""
         self.starts: dict[str, str] = {}  # the shape of each parameter and a hash of its initial values
         self.unhashed: list[str] = []  # the types of the values in batches that cannot be hashed
@@ -88,6 +89,7 @@ class Recorder(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.in_training = True
         self._started = now() if self._started is None else self._started
         seed_generators(self.seeds["dropout"] + 1_000_003 * self.batches + 15_485_863 * data_share(trainer).rank)
 
@@ -121,6 +123,7 @@ class Recorder(Callback):
         here = (p.to_local() if isinstance(p, DTensor) else p for p in pl_module.parameters())
         is_finite = all(bool(torch.isfinite(p).all()) for p in here)  # metrics do not always show it
         self.diverged |= not trainer.strategy.reduce_boolean_decision(is_finite)
+        self.in_training = False
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

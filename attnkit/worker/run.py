@@ -107,9 +107,10 @@ def request_of(job: dict[str, Any], folder: Path) -> Request:
     )
 
 
-def train(folder: Path) -> None:
+def train(folder: Path, recorder: Recorder) -> None:
     """Train the job in a folder, resuming from its last checkpoint if there is one, and write the result."""
     job = read_json(folder / "job.json")
+    recorder.seeds = job["seeds"]
     opened.watch()  # before the modules in `imports` can read data
     if not is_child():
         import_modules(job["recipe"].get(IMPORTS, ()))
@@ -117,7 +118,7 @@ def train(folder: Path) -> None:
         if has_loggers(recipe):
             recipe = with_named_loggers(recipe, job.get("name", folder.name), folder, records_of(folder))
         (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
-    recorder, evaluation = Recorder(job["seeds"]), Evaluation()
+    evaluation = Evaluation()
     saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # only PREVIOUS exists if the run was killed while writing
     request = request_of(job, folder)
     request.ckpt_path = next((str(path) for path in saved if path.exists()), None)
@@ -184,12 +185,31 @@ def kind_of(error: BaseException) -> str:
         ('configuration', 'disk_full', 'error')
         >>> kind_of(RuntimeError("[enforce fail at alloc_cpu.cpp:130] err == 0. DefaultCPUAllocator: can't allocate memory"))
         'out_of_memory'
+        >>> kind_of(ChildProcessError("a process that loads batches died"))
+        'killed'
     """
     if isinstance(error, ConfigurationError):
         return "configuration"
     if isinstance(error, OSError) and error.errno in FULL:
         return "disk_full"
+    if isinstance(error, ChildProcessError):  # of the data loader
+        return "killed"
     return "out_of_memory" if is_out_of_memory(error) else "error"
+
+
+def failure(error: Exception, *, in_training: bool) -> dict[str, Any]:
+    """Return the status of a run that failed; for want of a file, a connection or a package, it has not failed `in_training`.
+
+    Example:
+        >>> failure(ZeroDivisionError("no"), in_training=True)
+        {'status': 'failed', 'kind': 'error', 'message': 'ZeroDivisionError: no', 'in_training': True}
+        >>> failure(FileNotFoundError(2, "no such file"), in_training=True)
+        {'status': 'failed', 'kind': 'error', 'message': 'FileNotFoundError: [Errno 2] no such file'}
+    """
+    kind = kind_of(error)
+    found = {"status": "failed", "kind": kind, "message": f"{type(error).__name__}: {error}".splitlines()[0]}
+    is_of_machine = kind != "out_of_memory" and isinstance(error, OSError | ImportError)
+    return {**found, "in_training": True} if in_training and not is_of_machine else found
 
 
 def main(folder: Path) -> int:
@@ -204,8 +224,9 @@ def main(folder: Path) -> int:
 
 
 def _main(folder: Path) -> int:
+    recorder = Recorder({})  # its seeds are in the job, which may be damaged
     if is_child():
-        train(folder)
+        train(folder, recorder)
         return 0
     try:
         with owned(folder):
@@ -214,14 +235,13 @@ def _main(folder: Path) -> int:
             try:
                 # (the first of several `ModelCheckpoint` is `best`)
                 with quiet(r".*configured with multiple `ModelCheckpoint`"), one_message(), stop_outlasting_errors():
-                    train(folder)
+                    train(folder, recorder)
             except Exception as error:
                 if is_lost(error):
                     note(folder, "killed", "one of its processes died; attnkit ablate logs shows which")
                     raise
                 traceback.print_exc()
-                first = f"{type(error).__name__}: {error}".splitlines()[0]
-                write_json(folder / "status.json", {"status": "failed", "kind": kind_of(error), "message": first})
+                write_json(folder / "status.json", failure(error, in_training=recorder.in_training))
                 return 1
     except OwnedError:
         return BUSY

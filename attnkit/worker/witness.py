@@ -35,13 +35,13 @@ def plugins_of(recipe: Mapping[str, Any]) -> set[str]:
 
 
 class Witness(Callback):
-    """Writes the provenance of a run to its folder when training starts and again, more complete, at the end.
+    """Writes the provenance of a run to its folder when training starts and again, more complete, at the end or when training fails.
 
     A run that continues from a checkpoint keeps the record of its earlier parts.
     """
 
     def __init__(self, folder: Path, recipe: Mapping[str, Any], *, continued: bool) -> None:
-        self.folder, self.device = folder, ""
+        self.folder, self.device, self.began = folder, "", False
         self.plugins = plugins_of(recipe)
         found = read_record(Provenance, folder / PROVENANCE) if continued else None
         self.before = () if found is None else (*found.before, replace(found, before=()))
@@ -51,7 +51,13 @@ class Witness(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if pl_module.device.type == "cuda":
             self.device = torch.cuda.get_device_name(pl_module.device)
+        self.began = True
         if trainer.is_global_zero:
+            self.write()
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self.began and trainer.is_global_zero and isinstance(exception, Exception):  # the failure may be an outcome
             self.write()
 
     def made(self) -> Provenance:

@@ -309,6 +309,9 @@ def test_the_methods_section_mentions_only_what_the_page_shows() -> None:
     sizes = methods_across(answered(several(tasks={}), lambda cell, s, ours: 1.0 + s, "sizes"))
     assert "2 cells (2 sizes)" in sizes
     assert [word for word in words if word in sizes] == ["'Per doubling'"]
+    assert "counts as diverged" not in sizes
+    counting = answered(several(tasks={}, count_as_diverged=["error"]), lambda cell, s, ours: 1.0 + s, "counting")
+    assert "A run that failed in training with an error counts as diverged, as the study declares." in methods_across(counting)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ def test_equal_answers_produce_identical_files(worker: Use) -> None:
         lambda lines: [lines[0].replace('"d"', '"e"'), *lines[1:]],  # a job that does not match its key
         lambda lines: [lines[0], json.dumps({"key": 5}), *lines[1:]],
         lambda lines: [lines[0], json.dumps(json.loads(lines[1]) | {"result": None}), *lines[2:]],
+        lambda lines: [lines[0], json.dumps(json.loads(lines[1]) | {"status": {"status": "failed"}}), *lines[2:]],
         lambda lines: [json.dumps(json.loads(lines[0]) | {"asked": None}), *lines[1:]],
         lambda lines: [json.dumps(json.loads(lines[0]) | {"asked": {"seeds_at_start": 3}}), *lines[1:]],
         lambda lines: [json.dumps(json.loads(lines[0]) | {"asked": {"looks_added": [{"x": 1}]}}), *lines[1:]],

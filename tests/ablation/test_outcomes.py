@@ -1,5 +1,6 @@
 """Failures that a study declares to be outcomes count as divergence; all others have to be repeated."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -15,20 +16,26 @@ from attnkit.ablation.plan import Plan
 from attnkit.ablation.report import markdown, page
 from attnkit.ablation.results import Results
 from attnkit.ablation.validity import state_of
+from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, write_json
-from tests.ablation.conftest import made, study
+from tests.ablation.conftest import STUDY, made, study
 
 Use = Callable[[str], None]
 FAILS = """
-if "none" in json.dumps(job["recipe"]["model"]):
-    write("status.json", {"status": "failed", "kind": KIND, "message": "10 GiB"}); sys.exit(1)
+if NAMED in json.dumps(job["recipe"]["model"]):
+    write("status.json", {"status": "failed", "kind": KIND, "message": "10 GiB", "in_training": WHERE}); sys.exit(1)
 """
 
 
 def make(**changes: Any) -> Plan:
     changes = {"seeds": 5, "factors": {"model.stack.position": ["none"]}, "count_as_diverged": ["out_of_memory"]} | changes
     return study(**changes).plan(Path("runs"))
+
+
+def fails(kind: str, named: str, *, in_training: bool | None = True) -> str:
+    """Return the code of a worker that fails if its model's settings contain some text."""
+    return FAILS.replace("KIND", repr(kind)).replace("NAMED", repr(named)).replace("WHERE", repr(in_training))
 
 
 def states(plan: Plan) -> Counter[str]:
@@ -42,7 +49,7 @@ def begun() -> Counter[int]:
 @pytest.fixture
 def failing(worker: Use) -> Callable[[str], None]:
     """Let every run with `position: none` fail in training with a kind of failure."""
-    return lambda kind: worker(FAILS.replace("KIND", repr(kind)))
+    return lambda kind: worker(fails(kind, "none"))
 
 
 def test_a_declared_failure_is_an_outcome_with_a_verdict(failing: Use) -> None:
@@ -57,7 +64,7 @@ def test_a_declared_failure_is_an_outcome_with_a_verdict(failing: Use) -> None:
     assert results.sentences()[-1] == "5 runs failed in training for lack of memory, which counts as divergence, as declared"
     assert "position=none, seed 0: diverged (out_of_memory: 10 GiB)" in markdown(results)
     assert "which counts as divergence, as declared" in page(results)
-    assert "A run that failed in training for lack of memory counts as diverged" in methods(results)
+    assert "A run that failed in training for lack of memory counts as diverged, as the study declares" in methods(results)
 
 
 def test_it_is_final(failing: Use, worker: Use) -> None:
@@ -91,8 +98,9 @@ def test_another_study_with_the_same_runs_counts_them_as_it_declares(failing: Us
     assert states(make(name="t", count_as_diverged=None)) == {"ok": 5, "failed": 5}
 
 
-def test_a_run_that_never_began_to_train_has_no_outcome(worker: Use) -> None:
-    worker("(folder / 'provenance.json').unlink(); sys.exit(3)")
+@pytest.mark.parametrize("body", ["sys.exit(3)", fails("error", "", in_training=None)])
+def test_a_run_that_failed_before_or_after_training_has_no_outcome(worker: Use, body: str) -> None:
+    worker(body)
     run_plan(make(count_as_diverged=["error"]))
     assert states(make(count_as_diverged=["error"])) == {"failed": 10}
 
@@ -103,6 +111,25 @@ def test_retries_come_first(failing: Use) -> None:
     run_plan(plan)
     assert begun() == {1: 5, 3: 5}
     assert states(plan) == {"ok": 5, "diverged": 5}
+    assert "as the study declares, unless one of its retries (at most 2 after error) succeeded." in methods(Results(plan))
+
+
+def test_an_outcome_is_reproduced_by_the_same_failure(
+    failing: Use, worker: Use, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("attnkit.cli.ablate.RUN", "fake_worker")
+    Path("s.yaml").write_text(json.dumps({**STUDY, "seeds": 2, "factors": {"model.stack.position": ["none"]}}))
+    again = ["reproduce", "s.yaml", "position=none:1", "--folder", "runs"]
+    failing("out_of_memory")
+    run_plan(make(seeds=2, count_as_diverged=None))
+    assert ablate(again) == 0
+    assert "The run failed in training, as the stored one did: out_of_memory: 10 GiB | 10 GiB" in capsys.readouterr().out
+    worker("")
+    assert ablate(again) == 1
+    assert "The stored run failed (out_of_memory: 10 GiB), but this one did not." in capsys.readouterr().out
+    failing("error")
+    with pytest.raises(ConfigurationError, match="the run failed: 10 GiB"):
+        ablate(again)
 
 
 def test_an_outcome_of_other_code_is_repeated(failing: Use, worker: Use) -> None:
@@ -117,7 +144,7 @@ def test_an_outcome_of_other_code_is_repeated(failing: Use, worker: Use) -> None
 
 
 def test_a_trial_that_fails_as_declared_is_not_chosen(worker: Use) -> None:
-    worker('if job["recipe"]["model"].get("model.optimizer.lr") == 0.1: raise ZeroDivisionError')
+    worker(fails("error", 'lr": 0.1}'))
     tune = {"grid": {"model.optimizer.lr": [0.001, 0.1, 0.25]}, "seeds": 2}
     plan = run_plan(make(count_as_diverged=["error"], tune=tune), jobs=2)
     assert {tuned.chosen["model.optimizer.lr"] for tuned in plan.tuned.values()} == {0.25}  # 0.1 would be, with the shortest number
@@ -144,20 +171,36 @@ def test_a_file_of_runs_counts_as_the_study_did(failing: Use) -> None:
         ("compare", None, [["position=none", "position=learned"]]),
     ],
 )
-def test_what_a_study_declares_cannot_be_changed_or_removed_later(worker: Use, key: str, before: Any, now: Any) -> None:
+def test_what_a_study_declares_cannot_be_changed_or_removed_later(guessed: None, key: str, before: Any, now: Any) -> None:
     def declared(value: Any) -> Plan:
         return make(**{"seeds": 2, "factors": {"model.stack.position": ["none", "learned"]}, key: value})
 
-    run_plan(declared(before))
+    declared(before).lock()
     with pytest.raises(ConfigurationError, match=f"has results of another study: {key} changed since"):
         declared(now).refuse_other()
 
 
-def test_an_outcome_is_an_answer_to_the_question(failing: Use) -> None:
+@pytest.mark.parametrize(("before", "now"), [({"error": 1}, {"error": 2}), ({}, {"error": 1}), ({"error": 1}, {})])
+def test_retries_of_outcomes_cannot_be_changed_later(guessed: None, before: dict[str, int], now: dict[str, int]) -> None:
+    make(count_as_diverged=["error"], retries=before, seeds=2).lock()
+    with pytest.raises(ConfigurationError, match="has results of another study: retries changed since"):
+        make(count_as_diverged=["error"], retries=now, seeds=2).refuse_other()
+    assert make(count_as_diverged=["error"], retries={**before, "killed": 9, "timeout": 2}, seeds=2).refuse_other()
+
+
+@pytest.mark.parametrize(
+    ("before", "changed"),
+    [
+        (["out_of_memory"], {"metric": "val/token_accuracy", "better": "lower"}),
+        (None, {"count_as_diverged": ["out_of_memory"]}),
+    ],
+)
+def test_an_outcome_is_an_answer_to_the_question(failing: Use, before: list[str] | None, changed: dict[str, Any]) -> None:
+    """Even if the study, before it was changed, did not count it."""
     failing("out_of_memory")
-    run_plan(plan := make())
+    run_plan(plan := make(count_as_diverged=before))
     for run in plan.runs:
         if "baseline" in run.variants:
             (plan.run_folder(run.key) / "status.json").unlink()
-    with pytest.raises(ConfigurationError, match="has results of another study: metric changed since"):
-        make(metric="val/token_accuracy", better="lower").refuse_other()
+    with pytest.raises(ConfigurationError, match=f"has results of another study: {next(iter(changed))} changed since"):
+        make(**{"count_as_diverged": before, **changed}).refuse_other()

@@ -1,5 +1,6 @@
 """A run of a study: paired, exact when it goes on, and honest about how it ended."""
 
+import errno
 import os
 import re
 import signal
@@ -25,7 +26,7 @@ from attnkit.worker.costs import count
 from attnkit.worker.folder import BUSY, read_json, read_record, status_of
 from attnkit.worker.provenance import Provenance
 from attnkit.worker.recorder import Recorder
-from attnkit.worker.run import main
+from attnkit.worker.run import failure, main
 from tests.ablation.conftest import SEEDS, STUDY
 from tests.worker.conftest import run
 
@@ -48,7 +49,7 @@ def test_variants_see_equal_batches_and_other_seeds_different_ones() -> None:
 
 
 def test_a_stopped_run_has_not_failed_even_if_lightnings_teardown_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(folder: Path) -> None:
+    def stopped(*_: Any) -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
         finally:
@@ -108,7 +109,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(Recorder, "on_train_batch_end", cut)
         run("cut")
-    assert status_of(Path("cut"))["kind"] == "error"
+    assert (status_of(Path("cut"))["kind"], status_of(Path("cut"))["in_training"]) == ("error", True)
     Path("cut/status.json").unlink()
     main(Path("cut").absolute())
     resumed = read_json(Path("cut/result.json"))
@@ -126,6 +127,7 @@ def test_a_run_killed_after_its_last_step_keeps_its_last_evaluation(monkeypatch:
         patch.setattr("attnkit.worker.run.operations_per_token", None)
         run("cut", {"model": {"metrics": ["sequence_error_rate"]}, "trainer": {"max_epochs": 1}})
     assert status_of(Path("cut"))["kind"] == "error"
+    assert "in_training" not in status_of(Path("cut"))
     Path("cut/status.json").unlink()
     main(Path("cut").absolute())
     found = read_json(Path("cut/result.json"))
@@ -267,6 +269,37 @@ def test_a_wrong_recipe_is_a_failed_run_with_its_message() -> None:
     run("wrong", {"model": {"stack": {"num_heads": 3}}})
     status = status_of(Path("wrong"))
     assert (status["status"], status["kind"]) == ("failed", "configuration")
+
+
+def test_a_run_that_fails_as_it_continues_has_not_failed_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its provenance is that of its earlier part, with the code that was imported until it failed."""
+    Path("late.py").write_text("def fail(*_):\n    raise ZeroDivisionError\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for hook, in_training in (("on_train_epoch_end", True), ("setup", None)):
+        with monkeypatch.context() as patch:
+            patch.setattr(Recorder, hook, lambda *_: __import__("late").fail(), raising=False)
+            run("one")
+        status = status_of(Path("one"))
+        assert (status["kind"], status.get("in_training")) == ("error", in_training)
+        Path("one/status.json").unlink()
+    assert "late" in read_json(Path("one/provenance.json"))["code"]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "in_training"),
+    [
+        (torch.linalg.LinAlgError("singular"), "error", True),
+        (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory", True),
+        (OSError(errno.ENOMEM, "no memory"), "out_of_memory", True),
+        (ConnectionResetError(), "error", None),
+        (ModuleNotFoundError("No module named 'late'"), "error", None),
+        (ChildProcessError("a process that loads batches died"), "killed", None),
+    ],
+)
+def test_an_error_of_the_machine_is_no_failure_of_training(error: Exception, kind: str, in_training: bool | None) -> None:
+    found = failure(error, in_training=True)
+    assert (found["kind"], found.get("in_training")) == (kind, in_training)
+    assert "in_training" not in failure(error, in_training=False)
 
 
 def test_a_run_held_by_another_process_is_left_alone() -> None:
