@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from attnkit.ablation.answers import Answers, answers_of, states
+from attnkit.ablation.answers import Answers, answers_of
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.validity import Accepted
 from attnkit.worker.folder import FINISHED
@@ -43,8 +43,7 @@ class Measurements:
         self.plan = plan
         self.study = plan.study
         self.answers = answers_of(plan) if answers is None else answers
-        counted = states(plan.study, self.answers)
-        self.status = {run.key: counted[run.key] for run in plan.runs}
+        self.status = {run.key: plan.study.counted(self.answers.runs[run.key].status) for run in plan.runs}
         self.result = {run.key: dict(self.answers.runs[run.key].result) for run in plan.runs}
 
     @property

@@ -80,6 +80,10 @@ class Status:
     message: str = ""
     in_training: bool | None = None  # True if it failed between the start of its first step and the end of its training
 
+    def __post_init__(self) -> None:
+        if self.status == "failed" and not (self.kind and self.message):
+            raise ConfigurationError("it does not say how the run failed")
+
 
 def key_of(content: Any) -> str:
     """Return a hash that names plain data, independent of the order of keys. Numbers must be finite.
@@ -153,8 +157,6 @@ def status_of(run: Path) -> dict[str, Any]:
     """
     try:
         if (found := read_record(Status, run / "status.json")) is not None:
-            if found.status == "failed" and not (found.kind and found.message):
-                raise ConfigurationError(f"{run / 'status.json'} is damaged: it does not say how the run failed")
             if found.status != "failed" and not result_of(run) and found.status == "ok":
                 raise ConfigurationError(f"{run / 'result.json'} is missing")
             return known(found)

@@ -22,7 +22,7 @@ from attnkit.registry import backends
 class AdditiveCompiled(AdditiveEager):
     r"""`additive_eager` with tiles in loops of C++ without intermediate tensors, on a CPU with a compiler (g++, clang++, or CXX).
 
-    The first call on a machine compiles them, which takes about a second; the code is kept in `~/.cache/attnkit` (`ATTNKIT_CACHE`) for
+    The first call on a machine compiles them, which takes less than a second; the code is kept in `~/.cache/attnkit` (`ATTNKIT_CACHE`) for
     all sizes and processes. If that fails, a warning says why, and eager code computes the tiles; so it does in float64.
 
     Equation:
