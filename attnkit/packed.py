@@ -1,7 +1,5 @@
 """Packed weights for generation, where products have few rows and most of their time goes into reading the weights."""
 
-import ctypes
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,8 +10,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from attnkit import panels
 from attnkit.half import has_bfloat16
-from attnkit.processor import IS_INTEL, IS_ZEN_4
+from attnkit.panels import Panels, product
+from attnkit.processor import IS_INTEL
 from attnkit.transforms import transformed
 
 MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
@@ -21,17 +21,15 @@ MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
 
 MIN_PRODUCTS = 2**20  # oneDNN also multiplies a smaller weight if its size times the number of rows reaches this
 
+MIN_PANELED = 2**14
+"""Minimum size of a weight to be multiplied in panels, whose calls take 2 microseconds more than torch's."""
+
+MAX_ROWS = {torch.float32: 32, torch.bfloat16: 8}
+"""Up to this many rows, by dtype, products in panels are faster than oneDNN's."""
+
 MIN_USES = 8
 """Number of uses after which a weight is packed. Packing pays off after 25 or more; for 64 new tokens, a threshold of 8 was faster than 32,
 and a short generation packs nothing."""
-
-
-MAX_COLUMNS = 2**62 if IS_ZEN_4 else 2**19
-"""Up to this size, the product of one row is faster from columns than with oneDNN and AVX-512: up to half a million numbers on a
-fifth-generation EPYC, at any size on a fourth-generation one."""
-
-COLUMNS_ARE_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2"
-"""Whether torch's product of one row from columns is faster than oneDNN's: it was on an EPYC with AVX2, but not with AVX-512."""
 
 
 class Packed:
@@ -93,11 +91,10 @@ def packing(weights: Packed) -> Iterator[None]:
     """Inside the `with` block, speed up `linear` for few rows, in fp32 and bf16 on a CPU, without gradients.
 
     - Products of one input with several weights become one product, once they are used often enough.
-    - On Intel processors, fp32 products are torch's own (MKL's): packed ones were slower with 1 row and with 16, and no faster with 4.
-    - With one row, a product takes as long as reading the matrix. If it has at least as many outputs as inputs, MKL is fastest when the
-      weights of each input are contiguous: for a small one on all other processors, for a large one on those without AVX-512.
+    - With few rows, a product takes as long as reading the matrix, which the compiled loops of `attnkit.panels` do faster than any library
+      does. They need a C++ compiler.
     - Otherwise, oneDNN's fp32 product takes half the time of MKL's on processors that MKL does not know, and even less with a matrix in
-      oneDNN's own order.
+      oneDNN's own order. On Intel processors, fp32 products are torch's own (MKL's).
     - On processors without bf16 products, fp32 products with converted weights take a seventh of the time of torch's bf16 products.
 
     Copies are made once a weight has been used often. They double the memory of large weights, or triple it where bf16 weights are
@@ -138,8 +135,7 @@ def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
     packed = _packed.get()
     if packed is None or type(weight) is not nn.Parameter or type(x) is not Tensor:
         return None
-    is_ours = x.dtype is torch.bfloat16 or (x.dtype is torch.float32 and not IS_INTEL)
-    is_fast = is_ours and x.dtype is weight.dtype and x.is_cpu and weight.is_cpu and bool(x.numel())
+    is_fast = x.dtype in MIN_NUMBERS and x.dtype is weight.dtype and x.is_cpu and weight.is_cpu and bool(x.numel())
     return packed if is_fast and not weight.is_inference() and not transformed() else None
 
 
@@ -185,26 +181,19 @@ class _Product:
         return part
 
 
-Order = Literal["torch", "onednn", "columns", "reordered"]
-"""The memory order of a matrix: torch's (multiplied by torch or by oneDNN), with the weights of each input contiguous (columns), or
-oneDNN's own (reordered)."""
+Order = Literal["torch", "onednn", "reordered", "panels"]
+"""The memory order of a matrix: torch's (multiplied by torch or by oneDNN), oneDNN's own (reordered), or that of `attnkit.panels`."""
 
 
 def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
-    """Return the fastest order for this many rows, for a matrix of this size with the inputs and dtype of `weight`."""
-    is_large = numbers >= MIN_NUMBERS[weight.dtype]
-    is_native = weight.dtype is not torch.bfloat16 or has_bfloat16()
-    if rows == 1 and not is_native:
+    """Return the fastest order for this many rows, for a matrix of this size with the dtype of `weight`."""
+    if is_kept and numbers >= MIN_PANELED and rows <= MAX_ROWS[weight.dtype] and panels.serve():
+        return "panels"
+    if weight.dtype is torch.float32 and IS_INTEL:
         return "torch"
-    if rows == 1 and weight.dtype is torch.float32:
-        is_wide = numbers >= weight.shape[1] ** 2
-        if is_kept and is_wide and (is_large if COLUMNS_ARE_FASTER else numbers <= MAX_COLUMNS):
-            return "columns"
-        if COLUMNS_ARE_FASTER:
-            return "torch"
-        if IS_ZEN_4 and is_large and not is_wide:
-            return "onednn"  # oneDNN's own order takes 1.4 times as long there
-    if is_large or numbers * rows >= MIN_PRODUCTS:
+    if rows == 1 and weight.dtype is torch.bfloat16 and not has_bfloat16():
+        return "torch"
+    if numbers >= MIN_NUMBERS[weight.dtype] or numbers * rows >= MIN_PRODUCTS:
         return "reordered" if is_kept else "onednn"
     return "torch"
 
@@ -213,25 +202,22 @@ class _Matrix:
     """A matrix [O, I] and a bias [O], in the given order and the dtype that goes with it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, order: Order) -> None:
-        self.weight, self.bias, self.is_onednn = weight, bias, order in ("onednn", "reordered")
-        self.is_columns = order == "columns"
-        if self.is_columns:
-            self.weight = weight.t().contiguous().t()
-        elif self.is_onednn:
+        self.bias, self.is_onednn = bias, order in ("onednn", "reordered")
+        self.weight = Panels(weight, bias) if order == "panels" else weight
+        if self.is_onednn:
             weight = weight if weight.dtype is not torch.bfloat16 or has_bfloat16() else weight.float()
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight) if order == "reordered" else weight
             # oneDNN ignores the strides of the bias
             self.bias = None if bias is None else bias.to(weight.dtype).contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.is_columns and _rows(x) == 1:
-            row = x.reshape(-1)
-            y = torch.mv(self.weight, row) if self.bias is None else torch.addmv(self.bias, self.weight, row)
-            return y.view(*x.shape[:-1], -1)
+        if isinstance(self.weight, Panels):
+            is_few = _rows(x) <= MAX_ROWS[x.dtype]
+            return product(x, self.weight) if is_few else nn.functional.linear(x, self.weight.weight(), self.bias)
         if not self.is_onednn:
             return nn.functional.linear(x, self.weight, self.bias)
-        product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x.to(self.weight.dtype), self.weight, self.bias, "none", [], "")
-        return product.to(x.dtype)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x.to(self.weight.dtype), self.weight, self.bias, "none", [], "")
+        return y.to(x.dtype)
 
 
 _Key = tuple[Order, tuple[int, ...]]  # order of a matrix, ids of its weights
@@ -250,12 +236,8 @@ _kept: WeakKeyDictionary[nn.Module, dict[_Key, _Kept]] = WeakKeyDictionary()
 
 
 def _checksum(weight: Tensor | None) -> int:
-    """Return the CRC-32 of a tensor's data: ids and versions may be reused, and miss edits of `weight.data`."""
-    if weight is None:
-        return 0
-    whole = weight.detach().contiguous()
-    # numpy() would keep FSDP2 from freeing the weight's storage
-    return zlib.crc32((ctypes.c_ubyte * whole.nbytes).from_address(whole.data_ptr()))
+    """Return a checksum of a tensor's data: ids and versions may be reused, and miss edits of `weight.data`."""
+    return 0 if weight is None else panels.checksum(weight.detach().contiguous())
 
 
 def _versions(weight: Tensor, bias: Tensor | None) -> tuple[int, int]:

@@ -9,16 +9,22 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnkit import packed as packed_module
+from attnkit import panels
 from attnkit.linear import Linear
-from attnkit.packed import MIN_PRODUCTS, MIN_USES, Packed, packing
+from attnkit.packed import MAX_ROWS, MIN_PANELED, MIN_PRODUCTS, MIN_USES, Packed, packing
 
 WIDTH = 512  # wide enough to be packed
 
 
-@pytest.fixture(autouse=True)
-def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("IS_INTEL", False), ("IS_ZEN_4", False), ("MAX_COLUMNS", 2**19)):
-        monkeypatch.setattr(f"attnkit.packed.{name}", value)
+@pytest.fixture(autouse=True, params=["panels", "libraries"])
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether there are compiled loops; on every processor, oneDNN serves without them."""
+    monkeypatch.setattr("attnkit.packed.IS_INTEL", False)
+    if request.param == "libraries":
+        monkeypatch.setattr("attnkit.panels._loops", lambda: None)
+    elif not panels.serve():
+        pytest.skip("there is no C++ compiler, or the processor has no AVX2")
+    return request.param == "panels"
 
 
 @pytest.fixture
@@ -89,67 +95,49 @@ def test_parts_of_a_joint_matrix_follow_their_input_and_weights(seed: int) -> No
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("columns_are_faster", [True, False])
 @pytest.mark.parametrize(
-    ("outputs", "rows", "onednn"),
-    [(WIDTH, 1, (False, True)), (WIDTH, 3, (True, True)), (8, 3, (False, False)), (8, MIN_PRODUCTS // (8 * WIDTH), (True, True))],
-)
-def test_onednn_handles_large_weights_or_many_rows(
-    outputs: int, rows: int, onednn: tuple[bool, bool], columns_are_faster: bool, monkeypatch: pytest.MonkeyPatch, seed: int
+    ("outputs", "rows", "is_paneled", "is_onednn"),
+    [
+        (WIDTH, 1, True, True), (WIDTH, MAX_ROWS[torch.float32], True, True), (WIDTH, MAX_ROWS[torch.float32] + 1, False, True),
+        (MIN_PANELED // WIDTH, 3, True, False), (8, 3, False, False), (8, MIN_PRODUCTS // (8 * WIDTH), False, True),
+    ],
+)  # fmt: skip
+def test_loops_multiply_few_rows_and_onednn_other_large_products(
+    outputs: int, rows: int, is_paneled: bool, is_onednn: bool, loops: bool, seed: int
 ) -> None:
-    """(Whether it does where one row is faster by columns, and where it is not.)"""
-    monkeypatch.setattr("attnkit.packed.COLUMNS_ARE_FASTER", columns_are_faster)
     layer, x, packed = Linear(WIDTH, outputs), torch.randn(rows, WIDTH), Packed()
-    with packing(packed), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
-        for _ in range(MIN_USES + 1):
-            torch.testing.assert_close(layer(x.clone()), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
-    assert any(event.name == "mkldnn::_linear_pointwise" for event in recorded.events()) is onednn[not columns_are_faster]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("outputs", [2 * WIDTH, WIDTH // 2])
-@pytest.mark.parametrize("rows", [1, 2])
-def test_zen_4_multiplies_one_row_by_columns_only_for_wide_matrices(
-    outputs: int, rows: int, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    for name, value in (("COLUMNS_ARE_FASTER", False), ("IS_ZEN_4", True), ("MAX_COLUMNS", 2**62)):
-        monkeypatch.setattr(f"attnkit.packed.{name}", value)
-    inputs = WIDTH if outputs > WIDTH else 4 * WIDTH
-    layer, x, packed = Linear(inputs, outputs), torch.randn(rows, inputs), Packed()
     with packing(packed):
         for _ in range(MIN_USES + 1):
             torch.testing.assert_close(layer(x.clone()), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
-    product = packed.uses[id(layer.weight)].product
-    assert product is not None
-    matrix = product.matrix
-    assert matrix.is_columns is (rows == 1 and outputs > WIDTH)
-    assert (not matrix.weight.is_mkldnn and matrix.weight.data_ptr() == layer.weight.data_ptr()) is (rows == 1 and outputs < WIDTH)
+        product = packed.uses[id(layer.weight)].product
+        assert product is not None
+        assert isinstance(product.matrix.weight, panels.Panels) is (is_paneled and loops)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+            layer(x.clone())
+    assert any(event.name == "mkldnn::_linear_pointwise" for event in recorded.events()) is (is_onednn and not (is_paneled and loops))
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("bias", "operation"), [(True, "aten::addmv"), (False, "aten::mv")])
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "rows", "is_by_columns"), [(64, 64, 1, True), (64, 96, 1, True), (64, 32, 1, False), (64, 64, 2, False)]
-)
-def test_one_row_is_multiplied_by_columns_of_a_small_wide_matrix(
-    inputs: int, outputs: int, rows: int, is_by_columns: bool, bias: bool, operation: str, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    monkeypatch.setattr("attnkit.packed.COLUMNS_ARE_FASTER", False)
-    layer, x = Linear(inputs, outputs, bias=bias), torch.randn(rows, 1, inputs)
-    with packing(Packed()), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
-        for _ in range(MIN_USES + 1):
-            torch.testing.assert_close(layer(x.clone()), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-5)
-    assert (operation in {event.name for event in recorded.events()}) is is_by_columns
+def test_loops_without_threads_serve_one_thread(monkeypatch: pytest.MonkeyPatch, loops: bool) -> None:
+    if not loops:
+        pytest.skip("this is about loops")
+    monkeypatch.setattr(panels._loops(), "has_threads", lambda: 0)
+    for threads in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert panels.serve() is (threads == 1)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("dtype", "is_packed"), [(torch.float32, False), (torch.bfloat16, True)])
-def test_intel_processors_leave_fp32_products_to_torch(dtype: torch.dtype, is_packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intel_processors_leave_fp32_products_of_many_rows_to_torch(
+    dtype: torch.dtype, is_packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("attnkit.packed.IS_INTEL", True)
-    layer, packed = Linear(WIDTH, WIDTH).to(dtype), Packed()
-    with packing(packed):
-        layer(torch.ones(1, WIDTH, dtype=dtype))
-    assert bool(packed.uses) is is_packed
+    layer, x = Linear(WIDTH, WIDTH).to(dtype), torch.ones(MAX_ROWS[dtype] + 1, WIDTH, dtype=dtype)
+    with packing(Packed()), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        for _ in range(MIN_USES + 1):
+            layer(x.clone())
+    assert any(event.name == "mkldnn::_linear_pointwise" for event in recorded.events()) is is_packed
 
 
 @pytest.mark.parametrize("from_step", [0, MIN_USES + 1])
@@ -281,9 +269,7 @@ def test_the_storage_of_a_weight_may_be_freed_after_a_block(seed: int) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("columns_are_faster", [True, False])
-def test_the_old_storage_of_a_weight_may_be_reused(columns_are_faster: bool, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr("attnkit.packed.COLUMNS_ARE_FASTER", columns_are_faster)
+def test_the_old_storage_of_a_weight_may_be_reused(seed: int) -> None:
     owner = nn.Sequential(Linear(WIDTH, WIDTH))
     owner[0].weight.data = torch.randn(WIDTH, WIDTH).t()
     x = torch.randn(1, WIDTH)
@@ -342,14 +328,10 @@ def test_a_weight_may_have_any_strides(weight: torch.Tensor, seed: int) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("first", [1, 3])
 @pytest.mark.parametrize("width", [8, WIDTH])
-@pytest.mark.parametrize("columns_are_faster", [True, False])
-def test_the_number_of_rows_may_change(
-    columns_are_faster: bool, width: int, first: int, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_the_number_of_rows_may_change(width: int, first: int, seed: int) -> None:
     """(The experts of a mixture get other numbers of tokens in each step.)"""
-    monkeypatch.setattr("attnkit.packed.COLUMNS_ARE_FASTER", columns_are_faster)
     layer = Linear(width, 2 * width)
     with packing(Packed()):
         for step in range(2 * MIN_USES):
-            x = torch.randn(first if step <= MIN_USES else step % 5, width)
+            x = torch.randn(first if step <= MIN_USES else (0, 1, 50, 3)[step % 4], width)
             torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)

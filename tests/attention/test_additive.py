@@ -1,8 +1,5 @@
 """Additive attention never materialises the full tensor of tanh values, B.H.Q.K.A."""
 
-import hashlib
-import platform
-import subprocess
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -17,10 +14,11 @@ import attnkit
 from attnkit import draws
 from attnkit.attention.additive import Additive
 from attnkit.attention.backend import Refused, additive_compiled, additive_eager, additive_loops, additive_tiles, blocks
-from attnkit.attention.backend.additive_loops import compiler, loops
+from attnkit.attention.backend.additive_loops import loops
 from attnkit.attention.backend.base import ordered
 from attnkit.masks import Mask
 from tests.attention.largest import LargestTensor
+from tests.test_cpp import compile_for, failing
 
 B, H, T, A, D = 2, 2, 24, 16, 4
 
@@ -110,18 +108,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     loops.cache_clear()
 
 
-def _failing(folder: Path) -> str:
-    folder.mkdir(exist_ok=True)
-    script = folder / "broken"
-    script.write_text("#!/bin/sh\nprintf 'no such header \\351\\n' >&2\nexit 1\n")  # not UTF-8
-    script.chmod(0o755)
-    return str(script)
-
-
 def test_a_failing_compiler_falls_back_to_eager_with_a_warning(
     seed: int, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CXX", _failing(tmp_path))
+    monkeypatch.setenv("CXX", failing(tmp_path))
     attention, given = attnkit.attentions.build("additive", head_dim=D, num_heads=H), torch.randn(3, B, H, T, D)
     with pytest.warns(UserWarning, match="additive attention runs without compilation, which failed: no such header \ufffd"):
         output = attention(*given, backend="additive_compiled")
@@ -131,74 +121,14 @@ def test_a_failing_compiler_falls_back_to_eager_with_a_warning(
         attention(*given, backend="additive_compiled")  # only once
 
 
-def test_compiled_code_is_kept(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loops()
-    [kept] = own_cache.iterdir()
-    with monkeypatch.context() as other:
-        other.setattr(subprocess, "run", None)
-        loops.cache_clear()
-        loops()
-    whole = kept.read_bytes()
-    kept.unlink()  # the file that is in use must not change
-    for damaged in (b"", whole[:1000], whole[:-1], whole.replace(b"logits", b"slopes")):
-        kept.write_bytes(damaged)
-        loops.cache_clear()
-        loops()
-        assert kept.read_bytes()[-32:] == hashlib.sha256(kept.read_bytes()[:-32]).digest()
-
-
-def test_code_that_cannot_be_kept_is_compiled_for_the_process(own_cache: Path) -> None:
-    own_cache.write_text("not a folder")
-    assert loops().logits
-
-
-def test_code_is_kept_in_the_working_directory(own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNKIT_CACHE", ".")
-    monkeypatch.chdir(tmp_path)
-    loops()
-    monkeypatch.setattr(subprocess, "run", None)
-    loops.cache_clear()
-    assert loops().logits
-
-
-def test_code_is_compiled_for_the_process_if_no_home_is_known(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNKIT_CACHE", "~a-user-who-does-not-exist/cache")
-    assert loops().logits
-
-
-def test_a_compiler_may_have_arguments_but_not_for_this_processor_alone(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = compiler()
-    for arguments in ("", " -march=native -Wall"):
-        monkeypatch.setenv("CXX", " ".join(plain) + arguments)
-        assert compiler() == (*plain, *arguments.split())
-        loops.cache_clear()
-        loops()
-    kept = {file.read_bytes() for file in own_cache.iterdir()}
-    assert len([*own_cache.iterdir()]) == 2
-    assert len(kept) == 1 or platform.machine() != "x86_64"
-
-
-def test_the_path_of_a_compiler_may_contain_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", path := _failing(tmp_path / "my tools"))
-    assert compiler() == (path,)
-    monkeypatch.setenv("CXX", f"{path} --quiet 'unbalanced")
-    assert compiler() == ()
-
-
-CAPABILITIES = ["DEFAULT", "AVX2", "AVX512"]
-
-
-@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("capability", ["DEFAULT", "AVX2", "AVX512"])
 @pytest.mark.parametrize(
     ("queries", "keys", "channels", "size"), [(24, 40, 16, 1.0), (1, 1, 1, 1.0), (7, 67, 33, 30.0), (50, 129, 80, 15.0)]
 )
 def test_loops_are_exact_to_rounding_with_every_instruction_set(
     capability: str, queries: int, keys: int, channels: int, size: float, seed: int, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = torch.backends.cpu.get_cpu_capability()
-    if capability != "DEFAULT" and (own not in CAPABILITIES or CAPABILITIES.index(own) < CAPABILITIES.index(capability)):
-        pytest.skip(f"the processor has no {capability}")
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    compile_for(capability, monkeypatch)
     tiles, eager = additive_compiled.CompiledTiles(), additive_tiles.Tiles()
     query, key = size * torch.randn(3, queries, channels), size * torch.randn(3, keys, channels)
     weight, gradient = torch.randn(3, channels), torch.randn(3, queries, keys)

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from attnkit.attention.backend import blocks
 from attnkit.attention.backend.additive_eager import AdditiveEager
-from attnkit.attention.backend.additive_loops import LANES, Share, compiler, loops, shares, spread
+from attnkit.attention.backend.additive_loops import LANES, Share, loops, shares, spread
 from attnkit.attention.backend.additive_tiles import AdditivePairs, Tiles
 from attnkit.attention.backend.base import Inputs
 from attnkit.attention.base import Attention
+from attnkit.cpp import compiler
 from attnkit.registry import backends
 
 

@@ -6,34 +6,19 @@ that, which changes $r$ by less than $10^{-18}$ and keeps $d e$ finite.
 """
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 import torch
 
-from attnkit.files import atomic, cache_folder
+from attnkit import cpp
 
 LANES = 16
 """The numbers of channels and of keys must be multiples of this: the floats in the largest register."""
 
 MIN_THREADED = 2**23
 """From this many pairs times channels on, which take over a millisecond, several threads compute."""
-
-BASE = "-march=x86-64"  # overrides -march=native in CXX: other processors may load the kept code
-FLAGS = {"AVX512": ("-mavx512f", "-mfma"), "AVX2": ("-mavx2", "-mfma")}
-"""The compiler's flags by what torch found the processor to be capable of."""
-
-PATIENCE = 60  # seconds that a compiler may take
-HASH = hashlib.sha256().digest_size
 
 SOURCE = r"""
 #include <algorithm>
@@ -134,55 +119,10 @@ void slopes(const float *query, const float *key, const float *gradient, float *
 """
 
 
-def compiler() -> tuple[str, ...]:
-    """Return the command of a C++ compiler: CXX, which may have arguments, otherwise g++ or clang++; empty if there is none."""
-    own = os.environ.get("CXX", "")
-    commands = ([own], own.split()) if own.strip() else (["g++"], ["clang++"])  # a path may contain spaces
-    return next(((found, *arguments) for name, *arguments in commands if (found := shutil.which(name))), ())
-
-
 @cache
 def loops() -> ctypes.CDLL:
-    """Return the compiled loops, `logits` and `slopes`, from the cache if they are there.
-
-    Raises:
-        OSError: There is no compiler, it fails or takes over a minute, or its code cannot be loaded.
-    """
-    found, is_x86 = compiler(), platform.machine().lower() in ("x86_64", "amd64")
-    if not found:
-        raise OSError("there is no C++ compiler")
-    own = (BASE, *FLAGS.get(torch.backends.cpu.get_cpu_capability(), ())) if is_x86 else ()
-    return _typed(_loaded((*found, "-O3", "-ffp-contract=fast", *own)))
-
-
-def _loaded(command: tuple[str, ...]) -> ctypes.CDLL:
-    """Return the loops from the cache, or compile them and keep the code there, followed by a hash: loading a part of it would crash."""
-    key = hashlib.sha256("\n".join((SOURCE, platform.machine(), *command)).encode()).hexdigest()
-    name = f"additive-{key[:16]}.so"
-    with suppress(OSError, RuntimeError):  # missing, or where nothing may be executed; or no home is known
-        kept = (cache_folder() / name).absolute()  # a name alone would be searched for in the system's folders
-        code, written = (content := kept.read_bytes())[:-HASH], content[-HASH:]
-        if hashlib.sha256(code).digest() == written:
-            return ctypes.CDLL(str(kept))
-    with tempfile.TemporaryDirectory() as folder:
-        built = Path(folder) / name
-        _compile((*command, "-x", "c++", "-shared", "-fPIC", "-o", str(built), "-"))
-        with suppress(OSError, RuntimeError), atomic(cache_folder() / name) as draft:  # otherwise the next process compiles, too
-            code = built.read_bytes()
-            draft.write_bytes(code + hashlib.sha256(code).digest())
-        return ctypes.CDLL(str(built))
-
-
-def _compile(command: tuple[str, ...]) -> None:
-    try:
-        ended = subprocess.run(command, input=SOURCE, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE)
-    except subprocess.TimeoutExpired as error:
-        raise OSError(f"{command[0]} takes over {PATIENCE} s") from error
-    if ended.returncode:
-        raise OSError(next(iter(ended.stderr.strip().splitlines()), f"{command[0]} ended with status {ended.returncode}"))
-
-
-def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
+    """Return the compiled loops, `logits` and `slopes`; see `attnkit.cpp.load` for its errors."""
+    found = cpp.load("additive", SOURCE)
     for function, pointers in ((found.logits, 4), (found.slopes, 6)):
         function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_ssize_t] * 5
         function.restype = None
