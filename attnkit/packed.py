@@ -28,8 +28,9 @@ MAX_ROWS = {torch.float32: 32, torch.bfloat16: 8}
 """Up to this many rows, by dtype, products in panels are faster than oneDNN's."""
 
 MIN_USES = 8
-"""Number of uses after which a weight is packed. Packing pays off after 25 or more; for 64 new tokens, a threshold of 8 was faster than 32,
-and a short generation packs nothing."""
+"""Number of uses after which a weight is packed, if it was not packed in the block before: then one is enough, and shows which weights
+share an input. Packing pays off after 25 or more; for 64 new tokens, a threshold of 8 was faster than 32, and a short generation packs
+nothing."""
 
 
 class Packed:
@@ -44,6 +45,7 @@ class Packed:
         self.uses: dict[int, _Use] = {}  # by id of the weight, which the use keeps alive
         self._owner = owner
         self._before: dict[_Key, _Kept] = {} if owner is None else _kept.get(owner, {})
+        self._packed_before = {number for _, numbers in self._before for number in numbers}
         self._matrices: dict[_Key, _Kept] = {}
         self._input: Tensor | None = None
         self._together: list[int] = []
@@ -55,7 +57,7 @@ class Packed:
             use = self.uses[id(weight)] = _Use(weight, bias, _versions(weight, bias))
         elif use.product is not None:
             return use.product.part(x, use.place)
-        if use.count < MIN_USES:
+        if use.count < (1 if id(weight) in self._packed_before else MIN_USES):
             if x is not self._input or x.is_inference():  # inference tensors have no version counter
                 self._input, self._together = x, []
             if id(weight) not in self._together:
@@ -98,7 +100,7 @@ def packing(weights: Packed) -> Iterator[None]:
     - On processors without bf16 products, fp32 products with converted weights take a seventh of the time of torch's bf16 products.
 
     Copies are made once a weight has been used often. They double the memory of large weights, or triple it where bf16 weights are
-    copied to fp32. A later block of the same owner reuses them, after as many uses, if the versions and checksums of the weights are
+    copied to fp32. A later block of the same owner reuses them, from the second use on, if the versions and checksums of the weights are
     unchanged. Within a block, only versions are compared, which miss edits through `weight.data`.
 
     Args:

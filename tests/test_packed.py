@@ -233,6 +233,21 @@ def test_a_later_block_reuses_weights_packed_earlier(rows: int, dtype: torch.dty
     assert not {event.name for event in recorded.events()} & {"aten::cat", "mkldnn::_reorder_linear_weight"}
 
 
+@torch.no_grad()
+def test_what_was_packed_before_is_packed_from_the_second_use_on(seed: int) -> None:
+    owner = nn.Sequential(*(Linear(WIDTH, 2 * WIDTH) for _ in range(2)))
+    steps(torch.randn(3, WIDTH), owner)
+    for multiplied in range(2):  # in the second round, with other weights
+        with packing(packed := Packed(owner)):
+            for rows in (40, 3):  # a prompt, and a step
+                x = torch.randn(rows, WIDTH)
+                for layer in owner:
+                    torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
+                products = [packed.uses[id(layer.weight)].product for layer in owner]
+                assert (products[0] is products[1] is not None) is (rows == 3)
+        owner[multiplied].weight.mul_(2)
+
+
 EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor], None]] = {
     "one number": lambda weight, bias: weight[5, 7:8].fill_(100.0),
     "rows": lambda weight, bias: weight.copy_(weight.roll(8, 0)),
