@@ -4,13 +4,14 @@
 alone, forward and backward; lengths are tokens. `projections`: queries, keys and values of 1,024 tokens, forward and backward under
 autocast to bfloat16, by three products and by one with the joined weights; lengths are channels. `cross_entropy`: forward and backward,
 against the formula in torch's own functions; lengths are classes. `half`: a linear map of 256 to 1,024 channels, forward and backward, in
-float32, in bfloat16 as attnkit's commands compute it, and in bfloat16 by torch alone; lengths are rows. `muon`: training steps of the
-recipe g2p/transformer with the optimizers AdamW and Muon; lengths are `batch_tokens`. `mixers`: training steps of one mixer of 512 channels
-and 8 heads on the same number of tokens in rows of each length (32,768 on a GPU, otherwise 2,048), in bfloat16 under autocast on a GPU;
-with fla's kernels, too, where fla is installed and has them.
+float32, in bfloat16 as attnkit's commands compute it, and in bfloat16 by torch alone; lengths are rows. `few_rows`: products with all
+weights of a decoder of 23.2 million parameters, by torch, by oneDNN from its own order, and by `attnkit.panels`; lengths are rows. `muon`:
+training steps of the recipe g2p/transformer with the optimizers AdamW and Muon; lengths are `batch_tokens`. `mixers`: training steps of one
+mixer of 512 channels and 8 heads on the same number of tokens in rows of each length (32,768 on a GPU, otherwise 2,048), in bfloat16 under
+autocast on a GPU; with fla's kernels, too, where fla is installed and has them.
 
-Usage: python scripts/speed.py {additive,bias,window,documents,projections,cross_entropy,half,muon,mixers} [--lengths T ...] [--rounds N]
-       [--device cuda] [--precision bf16] [--batch N] [--flush-denormal]; for `mixers` also [--names MIXER ...] [--compile] [--tune]
+Usage: python scripts/speed.py KIND [--lengths T ...] [--rounds N] [--device cuda] [--precision bf16] [--batch N] [--flush-denormal]; for
+       `mixers` also [--names MIXER ...] [--compile] [--tune]
 """
 
 import argparse
@@ -35,6 +36,7 @@ from attnkit.half import products_in_float32
 from attnkit.masks import Mask
 from attnkit.mixer import Tokens
 from attnkit.mixer.recurrence.tokens import WithKernel
+from attnkit.panels import Panels, product
 from attnkit.profile.bench import peak_memory
 from attnkit.profile.ceilings import timed
 from attnkit.recipe import read_recipe
@@ -47,7 +49,7 @@ WINDOW = 256
 DOCUMENT = 512
 LENGTHS = {
     "additive": [512, 2048], "bias": [6000], "window": [8192], "documents": [2048, 8192], "projections": [128, 256, 512],
-    "cross_entropy": [44, 8192, 32768], "half": [1024], "muon": [2048], "mixers": [2048, 8192, 32768],
+    "cross_entropy": [44, 8192, 32768], "half": [1024], "few_rows": [1, 5, 16, 32], "muon": [2048], "mixers": [2048, 8192, 32768],
 }  # fmt: skip
 MEASURED = ("additive", "cross_entropy")
 """The kinds whose peak memory, beyond that of the inputs, is printed as well."""
@@ -59,6 +61,8 @@ def contestants(kind: str, length: int, dtype: torch.dtype, rows: int) -> dict[s
         return losses(length)
     if kind == "half":
         return products(length)
+    if kind == "few_rows":
+        return few_rows(length, dtype)
     if kind == "projections":
         return projections(length)
     if kind == "muon":
@@ -134,6 +138,27 @@ def products(length: int) -> dict[str, Callable[[], Tensor]]:
         "bfloat16": lambda: product(torch.bfloat16, products_in_float32),
         "bfloat16, torch": lambda: product(torch.bfloat16, nullcontext),
     }
+
+
+@torch.no_grad()
+def few_rows(rows: int, dtype: torch.dtype) -> dict[str, Callable[[], Tensor]]:
+    """Return the products of one step of decoding; each call ends with a tensor whose backward pass costs nothing."""
+    shapes = [(1536, 512), (512, 512), (2048, 512), (512, 2048)] * 6 + [(8192, 512)]
+    given = {width: torch.randn(rows, width, dtype=dtype) for width in (512, 2048)}
+    weights = [torch.randn(shape, dtype=dtype) for shape in shapes]
+    reordered = [torch.ops.mkldnn._reorder_linear_weight(weight) for weight in weights]
+    packed = [Panels(weight, None) for weight in weights]
+
+    @torch.no_grad()
+    def run(multiply: Callable[[Tensor, Any], Tensor], matrices: list[Any]) -> Tensor:
+        for (_, width), matrix in zip(shapes, matrices, strict=True):
+            multiply(given[width], matrix)
+        return torch.zeros((), requires_grad=True)
+
+    def by_onednn(x: Tensor, matrix: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise.default(x, matrix, None, "none", [], "")  # type: ignore[no-any-return]
+
+    return {"torch": partial(run, F.linear, weights), "oneDNN": partial(run, by_onednn, reordered), "panels": partial(run, product, packed)}
 
 
 def steps(batch_tokens: int) -> dict[str, Callable[[], Tensor]]:
@@ -221,7 +246,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu", help="cuda: on a GPU (default: cpu)")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of `additive`, `bias`, `window` and `documents`")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of attention alone and `few_rows`")
     parser.add_argument("--batch", type=int, default=1, help="rows of `bias`, `window` and `documents`")
     parser.add_argument("--names", nargs="+", choices=MIXERS, default=MIXERS, help="mixers to time")
     parser.add_argument("--compile", action="store_true", help="mixers under torch.compile, too")

@@ -8,6 +8,8 @@ import torch
 
 from attnkit.cpp import compiler, load
 
+pytestmark = pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
+
 SOURCE = 'extern "C" int three() { return 3; }'
 
 
