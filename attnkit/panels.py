@@ -24,6 +24,11 @@ enum { LANES = 16, ROWS = 12 };  // numbers in a register, and rows at a time
 #else
 enum { LANES = 8, ROWS = 6 };
 #endif
+#if defined(_OPENMP) && !defined(__clang__)  // clang's are not torch's
+enum { HAS_THREADS = 1 };
+#else
+enum { HAS_THREADS = 0 };
+#endif
 enum { PARTS = 2, WIDTH = PARTS * LANES, STREAMS = 4, AHEAD = 1024, MIN_THREADED = 1 << 16 };
 typedef std::ptrdiff_t size;
 typedef std::uint16_t bf16;
@@ -75,7 +80,7 @@ template <class T, int rows> static void some(const Matrix &matrix, const float 
 
 template <class T> static void all(const Matrix &matrix, const float *x, float *out, size rows) {
   size panels = (matrix.outputs + WIDTH - 1) / WIDTH;
-#pragma omp parallel for if (rows * matrix.inputs * matrix.outputs >= MIN_THREADED)
+#pragma omp parallel for if (HAS_THREADS && rows * matrix.inputs * matrix.outputs >= MIN_THREADED)
   for (size first = 0; first < panels; first += STREAMS)
     for (size row = 0, parts = (rows + ROWS - 1) / ROWS; parts; parts--) {  // about equal parts of the rows
       size given = (rows - row + parts - 1) / parts;
@@ -110,13 +115,7 @@ std::uint64_t checksum(const unsigned char *data, size bytes) {
 
 int width() { return WIDTH; }
 
-int has_threads() {
-#if defined(_OPENMP) && !defined(__clang__)
-  return 1;
-#else
-  return 0;
-#endif
-}
+int has_threads() { return HAS_THREADS; }
 }
 """
 
@@ -191,6 +190,9 @@ def product(x: Tensor, panels: Panels) -> Tensor:
 
     The result for a row does not depend on the other rows, nor on the number of threads.
 
+    Raises:
+        RuntimeError: `x` has another width than the weight.
+
     Example:
         >>> x, weight = torch.ones(2, 3), torch.arange(12.0).view(4, 3)
         >>> product(x, Panels(weight, None)) if serve() else x @ weight.T
@@ -199,9 +201,11 @@ def product(x: Tensor, panels: Panels) -> Tensor:
     """
     if has_torch_function_unary(x):  # a step is being recorded
         return handle_torch_function(product, (x,), x, panels)
-    loops, is_half = _loops(), x.dtype is torch.bfloat16
+    loops, is_half, inputs = _loops(), x.dtype is torch.bfloat16, panels.described.inputs
     assert loops is not None
+    if x.shape[-1] != inputs:  # the loops would read other memory
+        raise RuntimeError(f"an input of width {x.shape[-1]} cannot be multiplied by a weight for inputs of width {inputs}")
     rows = (x.float() if is_half else x).contiguous()
     y = torch.empty(*x.shape[:-1], panels.outputs, dtype=torch.float32, device=x.device)
-    loops.product(panels.described, rows.data_ptr(), y.data_ptr(), x.numel() // x.shape[-1])
+    loops.product(panels.described, rows.data_ptr(), y.data_ptr(), x.numel() // inputs)
     return y.to(x.dtype) if is_half else y

@@ -248,6 +248,17 @@ def test_what_was_packed_before_is_packed_from_the_second_use_on(seed: int) -> N
         owner[multiplied].weight.mul_(2)
 
 
+@torch.no_grad()
+def test_an_input_of_another_width_is_an_error(seed: int) -> None:
+    layer = Linear(WIDTH, WIDTH)
+    with packing(Packed()):
+        for _ in range(MIN_USES + 1):
+            layer(torch.ones(1, WIDTH))
+        for width in (1, WIDTH // 2, 2 * WIDTH):
+            with pytest.raises(RuntimeError):
+                layer(torch.ones(1, width))
+
+
 EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor], None]] = {
     "one number": lambda weight, bias: weight[5, 7:8].fill_(100.0),
     "rows": lambda weight, bias: weight.copy_(weight.roll(8, 0)),
