@@ -14,7 +14,7 @@ from attnkit import panels
 from attnkit.half import has_bfloat16
 from attnkit.panels import Panels, product
 from attnkit.processor import IS_INTEL
-from attnkit.transforms import transformed
+from attnkit.transforms import observed, traced, transformed
 
 MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
 """Minimum size of a weight, by dtype, to be reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
@@ -189,7 +189,8 @@ Order = Literal["torch", "onednn", "reordered", "panels"]
 
 def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
     """Return the fastest order for this many rows, for a matrix of this size with the dtype of `weight`."""
-    if is_kept and numbers >= MIN_PANELED and rows <= MAX_ROWS[weight.dtype] and panels.serve():
+    is_paneled = is_kept and numbers >= MIN_PANELED and rows <= MAX_ROWS[weight.dtype] and panels.serve()
+    if is_paneled and not observed() and not traced():  # neither would see the loops
         return "panels"
     if weight.dtype is torch.float32 and IS_INTEL:
         return "torch"

@@ -1,5 +1,6 @@
 import copy
 import gc
+import warnings
 import weakref
 from collections.abc import Callable
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit import packed as packed_module
 from attnkit import panels
@@ -246,6 +249,25 @@ def test_what_was_packed_before_is_packed_from_the_second_use_on(seed: int) -> N
                 products = [packed.uses[id(layer.weight)].product for layer in owner]
                 assert (products[0] is products[1] is not None) is (rows == 3)
         owner[multiplied].weight.mul_(2)
+
+
+@torch.no_grad()
+def test_counters_and_tracers_see_each_product(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnkit.packed.IS_INTEL", True)  # elsewhere, oneDNN multiplies, which neither FlopCounterMode nor torch.jit knows
+    layer, x = Linear(WIDTH, WIDTH).requires_grad_(False), torch.randn(1, WIDTH)
+
+    def multiplied(x: torch.Tensor) -> torch.Tensor:
+        with packing(Packed()):
+            return torch.stack([layer(x.clone()) for _ in range(MIN_USES + 1)])[-1]
+
+    with FlopCounterMode(display=False) as counted:
+        multiplied(x)
+    assert counted.get_total_flops() == (MIN_USES + 1) * 2 * WIDTH**2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated, and warns of branches
+        graphs = (make_fx(multiplied)(x), torch.jit.trace(multiplied, x))
+    for graph in graphs:
+        torch.testing.assert_close(graph(-x), F.linear(-x, layer.weight, layer.bias), rtol=0, atol=1e-4)
 
 
 @torch.no_grad()
