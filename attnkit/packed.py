@@ -28,9 +28,9 @@ MAX_ROWS = {torch.float32: 32, torch.bfloat16: 8}
 """Up to this many rows, by dtype, products in panels are faster than oneDNN's."""
 
 MIN_USES = 8
-"""Number of uses after which a weight is packed, if it was not packed in the block before: then one is enough, and shows which weights
-share an input. Packing pays off after 25 or more; for 64 new tokens, a threshold of 8 was faster than 32, and a short generation packs
-nothing."""
+"""Number of uses after which a weight is packed. One is enough, and shows which weights share an input, if the weight was packed in the
+block before and now multiplies few rows. Packing pays off after 25 or more; for 64 new tokens, a threshold of 8 was faster than 32, and a
+short generation packs nothing."""
 
 
 class Packed:
@@ -57,7 +57,8 @@ class Packed:
             use = self.uses[id(weight)] = _Use(weight, bias, _versions(weight, bias))
         elif use.product is not None:
             return use.product.part(x, use.place)
-        if use.count < (1 if id(weight) in self._packed_before else MIN_USES):
+        is_step = _rows(x) <= MAX_ROWS[weight.dtype]  # a prompt would decide on another order
+        if use.count < (1 if is_step and id(weight) in self._packed_before else MIN_USES):
             if x is not self._input or x.is_inference():  # inference tensors have no version counter
                 self._input, self._together = x, []
             if id(weight) not in self._together:

@@ -242,7 +242,7 @@ def test_what_was_packed_before_is_packed_from_the_second_use_on(seed: int) -> N
     steps(torch.randn(3, WIDTH), owner)
     for multiplied in range(2):  # in the second round, with other weights
         with packing(packed := Packed(owner)):
-            for rows in (40, 3):  # a prompt, and a step
+            for rows in (40, 50, 3):  # a prompt in two parts, and a step
                 x = torch.randn(rows, WIDTH)
                 for layer in owner:
                     torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
