@@ -29,8 +29,8 @@ MAX_ROWS = {torch.float32: 32, torch.bfloat16: 8}
 
 MIN_USES = 8
 """Number of uses after which a weight is packed. One is enough, and shows which weights share an input, if the weight was packed in the
-block before and now multiplies few rows. Packing pays off after 25 or more; for 64 new tokens, a threshold of 8 was faster than 32, and a
-short generation packs nothing."""
+block before, has not changed, and now multiplies few rows. Packing pays off after 25 or more; for 64 new tokens, a threshold of 8 was
+faster than 32, and a short generation packs nothing."""
 
 
 class Packed:
@@ -45,7 +45,11 @@ class Packed:
         self.uses: dict[int, _Use] = {}  # by id of the weight, which the use keeps alive
         self._owner = owner
         self._before: dict[_Key, _Kept] = {} if owner is None else _kept.get(owner, {})
-        self._packed_before = {number for _, numbers in self._before for number in numbers}
+        self._packed_before = {
+            number: versions
+            for (_, numbers), kept in self._before.items()
+            for number, (versions, *_) in zip(numbers, kept.state, strict=True)
+        }
         self._matrices: dict[_Key, _Kept] = {}
         self._input: Tensor | None = None
         self._together: list[int] = []
@@ -57,8 +61,9 @@ class Packed:
             use = self.uses[id(weight)] = _Use(weight, bias, _versions(weight, bias))
         elif use.product is not None:
             return use.product.part(x, use.place)
+        is_kept = self._packed_before.get(id(weight)) == use.versions
         is_step = _rows(x) <= MAX_ROWS[weight.dtype]  # a prompt would decide on another order
-        if use.count < (1 if is_step and id(weight) in self._packed_before else MIN_USES):
+        if use.count < (1 if is_kept and is_step else MIN_USES):
             if x is not self._input or x.is_inference():  # inference tensors have no version counter
                 self._input, self._together = x, []
             if id(weight) not in self._together:

@@ -281,6 +281,21 @@ def test_an_input_of_another_width_is_an_error(seed: int) -> None:
                 layer(torch.ones(1, width))
 
 
+@torch.no_grad()
+def test_changed_weights_are_not_packed_for_a_short_block(seed: int) -> None:
+    """(As in validation, between steps of training.)"""
+    owner = nn.Sequential(*(Linear(WIDTH, 2 * WIDTH) for _ in range(2)))
+    steps(torch.randn(3, WIDTH), owner)
+    owner[0].weight.mul_(2)
+    owner[1].bias.mul_(2)
+    with packing(packed := Packed(owner)):
+        for _ in range(MIN_USES):
+            x = torch.randn(3, WIDTH)
+            for layer in owner:
+                torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
+    assert not any(use.product for use in packed.uses.values())
+
+
 EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor], None]] = {
     "one number": lambda weight, bias: weight[5, 7:8].fill_(100.0),
     "rows": lambda weight, bias: weight.copy_(weight.roll(8, 0)),
