@@ -27,6 +27,8 @@ MIN_PANELED = 2**14
 MAX_ROWS = {torch.float32: 32, torch.bfloat16: 8}
 """Up to this many rows, by dtype, products in panels are faster than oneDNN's."""
 
+MAX_UNPACKED = 64  # with more rows, panels are put back in torch's order first, as for experts, whose number of tokens varies
+
 MIN_USES = 8
 """Number of uses after which a weight is packed. One is enough, and shows which weights share an input, if the weight was packed in the
 block before, has not changed, and now multiplies few rows. Packing pays off after 25 or more; for 64 new tokens, a threshold of 8 was
@@ -221,8 +223,9 @@ class _Matrix:
 
     def __call__(self, x: Tensor) -> Tensor:
         if isinstance(self.weight, Panels):
-            is_few = _rows(x) <= MAX_ROWS[x.dtype]
-            return product(x, self.weight) if is_few else nn.functional.linear(x, self.weight.weight(), self.bias)
+            if _rows(x) <= MAX_UNPACKED:
+                return product(x, self.weight)
+            return nn.functional.linear(x, self.weight.weight(), self.bias)
         if not self.is_onednn:
             return nn.functional.linear(x, self.weight, self.bias)
         y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x.to(self.weight.dtype), self.weight, self.bias, "none", [], "")

@@ -11,7 +11,8 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from attnkit import cpp
 
-MIN_CHECKED = 2**16  # bytes
+MIN_CHECKED = 2**16
+"""Checksums of tensors from this many bytes on are computed by the loops, which take a second to compile."""
 
 SOURCE = r"""
 #include <algorithm>
@@ -47,7 +48,7 @@ struct Matrix {
   size inputs, outputs, is_half;
 };
 
-// rows [from, from + rows), panels [first, first + count): several at a time, since memory serves several streams faster
+// `rows` rows times `count` panels from `first` on: several at a time, since memory serves several streams faster
 template <class T, int rows, int count> static void compute(const Matrix &matrix, const float *x, float *out, size first) {
   vec sums[count][rows][PARTS];
   for (int c = 0; c < count; c++)
@@ -69,29 +70,30 @@ template <class T, int rows, int count> static void compute(const Matrix &matrix
     }
 }
 
-template <class T, int rows> static void some(const Matrix &matrix, const float *x, float *out, size given, size first, size last) {
+template <class T, int rows> static void given_rows(const Matrix &matrix, const float *x, float *out, size given, size first, size last) {
   if constexpr (rows > 0) {
-    if (given < rows) return some<T, rows - 1>(matrix, x, out, given, first, last);
+    if (given < rows) return given_rows<T, rows - 1>(matrix, x, out, given, first, last);
     constexpr int count = rows < STREAMS ? STREAMS / rows : 1;
     for (; first + count <= last; first += count) compute<T, rows, count>(matrix, x, out, first);
     for (; first < last; first++) compute<T, rows, 1>(matrix, x, out, first);
   }
 }
 
-template <class T> static void all(const Matrix &matrix, const float *x, float *out, size rows) {
+template <class T> static void all(const Matrix &matrix, const float *x, float *out, size rows, int threads) {
   size panels = (matrix.outputs + WIDTH - 1) / WIDTH;
-#pragma omp parallel for if (HAS_THREADS && rows * matrix.inputs * matrix.outputs >= MIN_THREADED)
+#pragma omp parallel for num_threads(threads) if (HAS_THREADS && threads > 1 && rows * matrix.inputs * matrix.outputs >= MIN_THREADED)
   for (size first = 0; first < panels; first += STREAMS)
     for (size row = 0, parts = (rows + ROWS - 1) / ROWS; parts; parts--) {  // about equal parts of the rows
       size given = (rows - row + parts - 1) / parts;
-      some<T, ROWS>(matrix, x + row * matrix.inputs, out + row * matrix.outputs, given, first, std::min<size>(first + STREAMS, panels));
+      const float *from = x + row * matrix.inputs;
+      given_rows<T, ROWS>(matrix, from, out + row * matrix.outputs, given, first, std::min<size>(first + STREAMS, panels));
       row += given;
     }
 }
 
 extern "C" {
-void product(const Matrix *matrix, const float *x, float *out, size rows) {
-  matrix->is_half ? all<bf16>(*matrix, x, out, rows) : all<float>(*matrix, x, out, rows);
+void product(const Matrix *matrix, const float *x, float *out, size rows, int threads) {
+  matrix->is_half ? all<bf16>(*matrix, x, out, rows, threads) : all<float>(*matrix, x, out, rows, threads);
 }
 
 // of several sequences of words: a change of one word always changes it, and the order of words matters
@@ -102,10 +104,10 @@ std::uint64_t checksum(const unsigned char *data, size bytes) {
   auto add = [&](const unsigned char *from) {
     for (int s = 0; s < SEQUENCES; s++) held[s] = ((held[s] << 5 | held[s] >> 27) ^ ((const packed_bits *)from)[s]) * 0x9e3779b1u;
   };
-  size i = 0;
-  for (; i + (size)sizeof held <= bytes; i += sizeof held) add(data + i);
+  size done = 0;
+  for (; done + (size)sizeof held <= bytes; done += sizeof held) add(data + done);
   unsigned char rest[sizeof held] = {};
-  std::memcpy(rest, data + i, bytes - i);
+  std::memcpy(rest, data + done, bytes - done);
   add(rest);
   std::uint64_t sum = bytes;
   for (int s = 0; s < SEQUENCES; s++)
@@ -139,7 +141,7 @@ def _loops() -> ctypes.CDLL | None:
     except OSError as error:
         warnings.warn(f"generation multiplies without compiled loops, because compiling them failed: {error}", stacklevel=2)
         return None
-    found.product.argtypes, found.product.restype = [ctypes.POINTER(_Matrix), *[ctypes.c_void_p] * 2, ctypes.c_ssize_t], None
+    found.product.argtypes, found.product.restype = [ctypes.POINTER(_Matrix), *[ctypes.c_void_p] * 2, ctypes.c_ssize_t, ctypes.c_int], None
     found.checksum.argtypes, found.checksum.restype = [ctypes.c_void_p, ctypes.c_ssize_t], ctypes.c_uint64
     return found
 
@@ -152,7 +154,7 @@ def serve() -> bool:
 
 def checksum(tensor: Tensor) -> int:
     """Return a checksum of a contiguous tensor's data: of 64 bits if loops can be compiled, which is faster, and a CRC-32 otherwise."""
-    found = _loops() if tensor.nbytes >= MIN_CHECKED else None  # compiling takes a second
+    found = _loops() if tensor.nbytes >= MIN_CHECKED else None
     if found is None:
         # numpy() would keep FSDP2 from freeing the tensor's storage
         return zlib.crc32((ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr()))
@@ -199,7 +201,7 @@ def product(x: Tensor, panels: Panels) -> Tensor:
         tensor([[ 3., 12., 21., 30.],
                 [ 3., 12., 21., 30.]])
     """
-    if has_torch_function_unary(x):  # a step is being recorded
+    if has_torch_function_unary(x):  # for modes, such as the one that records a step
         return handle_torch_function(product, (x,), x, panels)
     loops, is_half, inputs = _loops(), x.dtype is torch.bfloat16, panels.described.inputs
     assert loops is not None
@@ -207,5 +209,5 @@ def product(x: Tensor, panels: Panels) -> Tensor:
         raise RuntimeError(f"an input of width {x.shape[-1]} cannot be multiplied by a weight for inputs of width {inputs}")
     rows = (x.float() if is_half else x).contiguous()
     y = torch.empty(*x.shape[:-1], panels.outputs, dtype=torch.float32, device=x.device)
-    loops.product(panels.described, rows.data_ptr(), y.data_ptr(), x.numel() // inputs)
+    loops.product(panels.described, rows.data_ptr(), y.data_ptr(), x.numel() // inputs, torch.get_num_threads())
     return y.to(x.dtype) if is_half else y

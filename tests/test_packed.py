@@ -396,5 +396,5 @@ def test_the_number_of_rows_may_change(width: int, first: int, seed: int) -> Non
     layer = Linear(width, 2 * width)
     with packing(Packed()):
         for step in range(2 * MIN_USES):
-            x = torch.randn(first if step <= MIN_USES else (0, 1, 50, 3)[step % 4], width)
+            x = torch.randn(first if step <= MIN_USES else (0, 1, 70, 3)[step % 4], width)
             torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
