@@ -27,8 +27,6 @@ MIN_PANELED = 2**14
 MAX_ROWS = {torch.float32: 32, torch.bfloat16: 8}
 """Up to this many rows, by dtype, products in panels are faster than oneDNN's."""
 
-MAX_UNPACKED = 64  # with more rows, panels are put back in torch's order first, as for experts, whose number of tokens varies
-
 MIN_USES = 8
 """Number of uses after which a weight is packed. One is enough, and shows which weights share an input, if the weight was packed in the
 block before, has not changed, and now multiplies few rows. Packing pays off after 25 or more; for 64 new tokens, a threshold of 8 was
@@ -58,14 +56,14 @@ class Packed:
 
     def multiply(self, x: Tensor, weight: nn.Parameter, bias: Tensor | None) -> Tensor:
         """Return the product of `x` [..., I] and the transpose of `weight` [O, I], plus `bias` [O]: [..., O]."""
-        use = self.uses.get(id(weight))
+        use, is_few = self.uses.get(id(weight)), _rows(x) <= MAX_ROWS[weight.dtype]
         if use is None or not use.holds(bias):
             use = self.uses[id(weight)] = _Use(weight, bias, _versions(weight, bias))
-        elif use.product is not None:
+        elif use.product is not None and (is_few or not isinstance(use.product.matrix.weight, Panels)):
             return use.product.part(x, use.place)
         is_kept = self._packed_before.get(id(weight)) == use.versions
-        is_step = _rows(x) <= MAX_ROWS[weight.dtype]  # a prompt would decide on another order
-        if use.count < (1 if is_kept and is_step else MIN_USES):
+        # a prompt would decide on another order
+        if use.product is not None or use.count < (1 if is_kept and is_few else MIN_USES):
             if x is not self._input or x.is_inference():  # inference tensors have no version counter
                 self._input, self._together = x, []
             if id(weight) not in self._together:
@@ -145,7 +143,8 @@ def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
     packed = _packed.get()
     if packed is None or type(weight) is not nn.Parameter or type(x) is not Tensor:
         return None
-    is_fast = x.dtype in MIN_NUMBERS and x.dtype is weight.dtype and x.is_cpu and weight.is_cpu and bool(x.numel())
+    is_ours = x.dtype is torch.bfloat16 or (x.dtype is torch.float32 and not (IS_INTEL and _rows(x) > MAX_ROWS[x.dtype]))
+    is_fast = is_ours and x.dtype is weight.dtype and x.is_cpu and weight.is_cpu and bool(x.numel())
     return packed if is_fast and not weight.is_inference() and not transformed() else None
 
 
@@ -223,9 +222,7 @@ class _Matrix:
 
     def __call__(self, x: Tensor) -> Tensor:
         if isinstance(self.weight, Panels):
-            if _rows(x) <= MAX_UNPACKED:
-                return product(x, self.weight)
-            return nn.functional.linear(x, self.weight.weight(), self.bias)
+            return product(x, self.weight)
         if not self.is_onednn:
             return nn.functional.linear(x, self.weight, self.bias)
         y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x.to(self.weight.dtype), self.weight, self.bias, "none", [], "")

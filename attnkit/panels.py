@@ -30,7 +30,7 @@ enum { HAS_THREADS = 1 };
 #else
 enum { HAS_THREADS = 0 };
 #endif
-enum { PARTS = 2, WIDTH = PARTS * LANES, STREAMS = 4, AHEAD = 1024, MIN_THREADED = 1 << 16 };
+enum { PARTS = 2, WIDTH = PARTS * LANES, STREAMS = LANES / 2, AHEAD = 1024, MIN_THREADED = 1 << 16 };
 typedef std::ptrdiff_t size;
 typedef std::uint16_t bf16;
 typedef float vec __attribute__((vector_size(4 * LANES)));
@@ -59,7 +59,10 @@ template <class T, int rows, int count> static void compute(const Matrix &matrix
     for (int c = 0; c < count; c++) {
       const T *from = panel + (c * matrix.inputs + i) * WIDTH;
       vec weights[PARTS];
-      for (int p = 0; p < PARTS; p++) weights[p] = at(from + p * LANES), __builtin_prefetch(from + AHEAD + p * LANES);
+      for (int p = 0; p < PARTS; p++) {
+        weights[p] = at(from + p * LANES);
+        if (rows > 3) __builtin_prefetch(from + AHEAD + p * LANES);  // with fewer, streams are enough, and this would take their time
+      }
       for (int r = 0; r < rows; r++)
         for (int p = 0; p < PARTS; p++) sums[c][r][p] += x[r * matrix.inputs + i] * weights[p];
     }
@@ -82,13 +85,16 @@ template <class T, int rows> static void given_rows(const Matrix &matrix, const 
 template <class T> static void all(const Matrix &matrix, const float *x, float *out, size rows, int threads) {
   size panels = (matrix.outputs + WIDTH - 1) / WIDTH;
 #pragma omp parallel for num_threads(threads) if (HAS_THREADS && threads > 1 && rows * matrix.inputs * matrix.outputs >= MIN_THREADED)
-  for (size first = 0; first < panels; first += STREAMS)
-    for (size row = 0, parts = (rows + ROWS - 1) / ROWS; parts; parts--) {  // about equal parts of the rows
-      size given = (rows - row + parts - 1) / parts;
-      const float *from = x + row * matrix.inputs;
-      given_rows<T, ROWS>(matrix, from, out + row * matrix.outputs, given, first, std::min<size>(first + STREAMS, panels));
-      row += given;
-    }
+  for (int thread = 0; thread < threads; thread++) {
+    size end = panels * (thread + 1) / threads;
+    for (size first = panels * thread / threads; first < end; first += STREAMS)
+      for (size row = 0, parts = (rows + ROWS - 1) / ROWS; parts; parts--) {  // about equal parts of the rows
+        size given = (rows - row + parts - 1) / parts;
+        const float *from = x + row * matrix.inputs;
+        given_rows<T, ROWS>(matrix, from, out + row * matrix.outputs, given, first, std::min<size>(first + STREAMS, end));
+        row += given;
+      }
+  }
 }
 
 extern "C" {
@@ -165,8 +171,7 @@ class Panels:
     """A copy of a weight [O, I] in fp32 or bf16, and of its bias [O], in the memory order of the loops.
 
     Example:
-        >>> weight = torch.arange(6.0).view(3, 2)
-        >>> not serve() or torch.equal(Panels(weight, None).weight(), weight)
+        >>> not serve() or Panels(torch.ones(3, 2), None).outputs == 3
         True
     """
 
@@ -181,10 +186,6 @@ class Panels:
             self.bias[:outputs] = bias
         is_half = weight.dtype is torch.bfloat16
         self.described = _Matrix(self._panels.data_ptr(), self.bias.data_ptr(), inputs, outputs, is_half)
-
-    def weight(self) -> Tensor:
-        """Return the weight [O, I]."""
-        return self._panels.transpose(1, 2).flatten(0, 1)[: self.outputs]
 
 
 def product(x: Tensor, panels: Panels) -> Tensor:

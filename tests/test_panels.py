@@ -41,7 +41,6 @@ def test_products_are_exact_to_rounding_with_every_instruction_set(
             weight, bias = torch.randn(outputs, inputs).to(dtype), torch.randn(outputs).to(dtype)
             for given in (bias, None):
                 packed = Panels(weight, given)
-                assert torch.equal(packed.weight(), weight)
                 for rows in (*range(1, 15), 30):
                     x = torch.randn(rows, inputs).to(dtype)
                     found, added = product(x, packed).double(), 0 if given is None else given.double()
