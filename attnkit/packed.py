@@ -22,7 +22,7 @@ MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
 MIN_PRODUCTS = 2**20  # oneDNN also multiplies a smaller weight if its size times the number of rows reaches this
 
 MIN_PANELED = 2**14
-"""Minimum size of a weight to be multiplied in panels, whose calls take 2 microseconds more than torch's."""
+"""Minimum size of a weight to be multiplied in panels, whose calls take a microsecond more than torch's."""
 
 MAX_ROWS = {torch.float32: 32, torch.bfloat16: 8}
 """Up to this many rows, by dtype, products in panels are faster than oneDNN's."""
@@ -61,9 +61,8 @@ class Packed:
             use = self.uses[id(weight)] = _Use(weight, bias, _versions(weight, bias))
         elif use.product is not None and (is_few or not isinstance(use.product.matrix.weight, Panels)):
             return use.product.part(x, use.place)
-        is_kept = self._packed_before.get(id(weight)) == use.versions
-        # a prompt would decide on another order
-        if use.product is not None or use.count < (1 if is_kept and is_few else MIN_USES):
+        is_early = is_few and self._packed_before.get(id(weight)) == use.versions  # the rows of a prompt would decide on another order
+        if use.product is not None or use.count < (1 if is_early else MIN_USES):
             if x is not self._input or x.is_inference():  # inference tensors have no version counter
                 self._input, self._together = x, []
             if id(weight) not in self._together:
@@ -99,8 +98,8 @@ def packing(weights: Packed) -> Iterator[None]:
     """Inside the `with` block, speed up `linear` for few rows, in fp32 and bf16 on a CPU, without gradients.
 
     - Products of one input with several weights become one product, once they are used often enough.
-    - With few rows, a product takes as long as reading the matrix, which the compiled loops of `attnkit.panels` do faster than any library
-      does. They need a C++ compiler.
+    - With few rows, a product takes about as long as reading the matrix. The compiled loops of `attnkit.panels`, which need a C++ compiler,
+      read it at least as fast as the libraries below.
     - Otherwise, oneDNN's fp32 product takes half the time of MKL's on processors that MKL does not know, and even less with a matrix in
       oneDNN's own order. On Intel processors, fp32 products are torch's own (MKL's).
     - On processors without bf16 products, fp32 products with converted weights take a seventh of the time of torch's bf16 products.
