@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnkit import panels
 from attnkit.half import has_bfloat16
-from attnkit.panels import Panels, product
+from attnkit.panels import Panels
 from attnkit.processor import IS_INTEL
 from attnkit.transforms import observed, traced, transformed
 
@@ -56,7 +56,8 @@ class Packed:
 
     def multiply(self, x: Tensor, weight: nn.Parameter, bias: Tensor | None) -> Tensor:
         """Return the product of `x` [..., I] and the transpose of `weight` [O, I], plus `bias` [O]: [..., O]."""
-        use, is_few = self.uses.get(id(weight)), _rows(x) <= MAX_ROWS[weight.dtype]
+        use, rows = self.uses.get(id(weight)), _rows(x)
+        is_few = rows <= MAX_ROWS[weight.dtype]
         if use is None or not use.holds(bias):
             use = self.uses[id(weight)] = _Use(weight, bias, _versions(weight, bias))
         elif use.product is not None and (is_few or not isinstance(use.product.matrix.weight, Panels)):
@@ -68,9 +69,9 @@ class Packed:
             if id(weight) not in self._together:
                 self._together.append(id(weight))
                 use.count, use.together = use.count + 1, self._together
-            return _Matrix(weight.detach(), bias, _order(weight.numel(), weight, _rows(x), is_kept=False))(x)
+            return _Matrix(weight.detach(), bias, _order(weight.numel(), weight, rows, is_kept=False))(x)
         joined = [other for number in use.together if (other := self.uses[number]).joins(use)]
-        product = _Product(self._matrix(joined, _rows(x)), [len(other.weight) for other in joined])
+        product = _Product(self._matrix(joined, rows), [len(other.weight) for other in joined])
         for place, other in enumerate(joined):
             other.product, other.place = product, place
         return product.part(x, use.place)
@@ -221,7 +222,7 @@ class _Matrix:
 
     def __call__(self, x: Tensor) -> Tensor:
         if isinstance(self.weight, Panels):
-            return product(x, self.weight)
+            return panels.product(x, self.weight)
         if not self.is_onednn:
             return nn.functional.linear(x, self.weight, self.bias)
         y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x.to(self.weight.dtype), self.weight, self.bias, "none", [], "")
